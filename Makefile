@@ -1,0 +1,63 @@
+PYTHON ?= python3
+BIN := .venv/bin
+REQUIREMENTS := pyproject.toml constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint check-format check-rules check-types check-layers check-spelling bench format clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/.stamp-demo  ## run the demonstration
+	$(BIN)/klover demo
+
+test: .venv/.stamp-test  ## run the tests, the slow ones excepted
+	$(BIN)/python -m pytest -n 2
+
+lint: check-format check-rules check-types check-layers check-spelling  ## check format, rules, types, layers and spelling
+
+check-format: .venv/.stamp-lint
+	$(BIN)/ruff format --check
+
+check-rules: .venv/.stamp-lint
+	$(BIN)/ruff check
+
+check-types: .venv/.stamp-lint
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+check-layers: .venv/.stamp-lint
+	$(BIN)/lint-imports
+
+check-spelling: .venv/.stamp-lint
+	$(BIN)/codespell
+
+bench: .venv/.stamp-demo  ## measure the time to import
+	$(BIN)/python benchmarks/import_time.py
+
+format: .venv/.stamp-lint  ## rewrite the code in the house format
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+clean:  ## remove caches and build results; .venv stays
+	rm -rf build dist .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip comes last when an environment is made, so an interrupted one is made again. Order only: its date says nothing.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	  echo "klover needs Python 3.11, 3.12 or 3.13, but PYTHON=$(PYTHON) is: $$($(PYTHON) --version 2>&1 | head -n 1)" >&2; \
+	  echo "Name another one, for example: make PYTHON=python3.12 demo" >&2; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+
+.venv/.stamp-demo: $(REQUIREMENTS) | $(BIN)/pip
+	$(INSTALL) '.[paper]'
+	@touch $@
+
+.venv/.stamp-test: $(REQUIREMENTS) | $(BIN)/pip
+	$(INSTALL) '.[paper,test]'
+	@touch $@ .venv/.stamp-demo
+
+.venv/.stamp-lint: $(REQUIREMENTS) | $(BIN)/pip
+	$(INSTALL) '.[paper,dev]'
+	@touch $@ .venv/.stamp-demo

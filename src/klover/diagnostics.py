@@ -1,0 +1,120 @@
+"""From weights to a verdict: trusted, or refused with the reason and the remedy.
+
+The weights of a proposal say nothing about a mode that it never visits: k̂ and ESS are then perfect. So the verdict also
+climbs the target from far-flung points, and refuses when a top is found where one more draw would outweigh all others.
+This is a search, not a proof: it can miss a mode whose basin no start falls into.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from klover.importance import WeightedDraws
+from klover.initialisation import climb
+from klover.mixture import Mixture
+from klover.psis import reliable_k
+from klover.status import Status
+from klover.target import Target
+from klover.typing import Float, Key
+
+FEWEST_EFFECTIVE_DRAWS = 100
+LARGEST_INVALID_SHARE = 0.1
+NUM_STARTS = 16
+INFLATION = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is to be believed.
+
+    Parameters
+    ----------
+    trusted
+        True when nothing speaks against the answer.
+    reason
+        Why, in words.
+    remedy
+        What to do when it is refused; empty when it is trusted.
+    status
+        The same as a member of :class:`klover.Status`.
+    """
+
+    trusted: bool
+    reason: str
+    remedy: str
+    status: Status
+
+    def __str__(self) -> str:
+        """Verdict, reason and remedy in one paragraph."""
+        return f"{'trusted' if self.trusted else 'REFUSED'}: {self.reason} {self.remedy}".rstrip()
+
+
+def judge(draws: WeightedDraws, uncovered: str | None = None) -> Verdict:
+    """Judge fresh draws of a final proposal.
+
+    Parameters
+    ----------
+    draws
+        Weighted draws that were not used to fit the proposal.
+    uncovered
+        A mode that the proposal misses, in words, as :func:`uncovered_mode` finds it.
+    """
+    limit = reliable_k(draws.num_draws)
+    num_nan, num_infinite = int(draws.num_nan), int(draws.num_positive_infinite)
+    pareto_k, ess = float(draws.pareto_k), float(draws.ess)
+    if ess == 0:
+        status = Status.NO_SUPPORT
+    elif num_nan + num_infinite > LARGEST_INVALID_SHARE * draws.num_draws:
+        status = Status.NOT_A_NUMBER
+    elif not pareto_k <= limit:
+        status = Status.HEAVY_WEIGHTS
+    elif uncovered is not None:
+        status = Status.UNCOVERED_MODE
+    elif ess < FEWEST_EFFECTIVE_DRAWS:
+        status = Status.FEW_EFFECTIVE_DRAWS
+    else:
+        status = Status.TRUSTED
+    figures = {
+        "pareto_k": pareto_k,
+        "ess": ess,
+        "num_draws": draws.num_draws,
+        "num_nan": num_nan,
+        "num_infinite": num_infinite,
+        "limit": limit,
+        "minimum": FEWEST_EFFECTIVE_DRAWS,
+        "mode": uncovered,
+    }
+    reason = status.reason.format(**figures)
+    if status is Status.TRUSTED and num_nan + num_infinite > 0:
+        reason += f" ({num_nan} draws were NaN and {num_infinite} +inf: taken as outside the support.)"
+    return Verdict(status is Status.TRUSTED, reason, status.remedy, status)
+
+
+@jax.jit
+def _search(
+    key: Key[jax.Array, ""], target: Target, proposal: Mixture, x: Float[jax.Array, "draw dim"]
+) -> tuple[Float[jax.Array, " dim"], Float[jax.Array, ""]]:
+    """Climb log p from inflated draws and from around the example; return the top with the largest ratio p/q."""
+    key_pick, key_near = jax.random.split(key)
+    picked = x[jax.random.choice(key_pick, x.shape[0], (NUM_STARTS,))]
+    centre = jnp.median(x, axis=0)
+    near = target.start + INFLATION * jax.random.normal(key_near, (NUM_STARTS, target.dim), x.dtype)
+    tops = climb(target.log_prob, jnp.concatenate([centre + INFLATION * (picked - centre), near]))
+    log_ratio = target.log_prob(tops) - proposal.log_prob(tops)
+    worst = jnp.argmax(jnp.where(jnp.isfinite(log_ratio), log_ratio, -jnp.inf))
+    return tops[worst], log_ratio[worst]
+
+
+def uncovered_mode(key: Key[jax.Array, ""], draws: WeightedDraws, proposal: Mixture) -> str | None:
+    """Look for a mode of the target that the proposal misses, and say where it is.
+
+    A top counts as missed when its ratio p/q is so large that one draw there would outweigh all draws together.
+    """
+    top, log_ratio = _search(key, draws.target, proposal, draws.x)
+    if not float(log_ratio) > float(draws.log_evidence) + np.log(draws.num_draws):
+        return None
+    values = np.asarray(draws.target.flat_position(top[None]))[0]
+    named = [f"{name} = {value:.3g}" for name, value in zip(draws.target.names, values, strict=True)]
+    return "at " + ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")

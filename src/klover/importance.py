@@ -1,0 +1,207 @@
+r"""Importance sampling: from log-ratios to weights, expectations, the evidence and their errors.
+
+With draws :math:`\theta_s\sim q` and :math:`r_s=\hat p(\theta_s)/q(\theta_s)`, self-normalised weights
+:math:`w_s=r_s/\sum_t r_t` (Eq. 9, ``eq:fkl_snis``) estimate expectations under p, and :math:`\frac1S\sum_s r_s`
+estimates the evidence Z. Everything stays in log space; a draw outside the support has log-ratio -inf and weight zero.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from klover import psis, resampling
+from klover.arrays import logsumexp, namespace
+from klover.mixture import Mixture
+from klover.target import Target, evaluate
+from klover.typing import AnyArray, Float, Int, Key, PyTree, record
+from klover.validation import check_count, check_key
+
+LogRatio = Float[AnyArray, " draw"]
+Scalar = Float[AnyArray, ""]
+
+
+def normalise(log_ratio: LogRatio) -> LogRatio:
+    """Self-normalised log-weights; all -inf where every ratio is zero."""
+    xp = namespace(log_ratio)
+    total = logsumexp(log_ratio)
+    return log_ratio - xp.where(xp.isfinite(total), total, 0.0)
+
+
+def effective_sample_size(log_ratio: LogRatio) -> Scalar:
+    r"""Kish's effective number of draws, :math:`1/\sum_s w_s^2`; 0 where no draw lies in the support."""
+    xp = namespace(log_ratio)
+    total = logsumexp(log_ratio)
+    has_support = total > -xp.inf
+    log_ess = 2 * xp.where(has_support, total, 0.0) - xp.where(has_support, logsumexp(2 * log_ratio), 0.0)
+    return xp.where(has_support, xp.exp(log_ess), 0.0)
+
+
+def log_evidence(log_ratio: LogRatio) -> tuple[Scalar, Scalar]:
+    r"""Logarithm of the evidence estimate :math:`\hat Z=\frac1S\sum_s r_s`, and its standard error.
+
+    By the delta method the error is :math:`\mathrm{sd}(r)/(\hat Z\sqrt S)=\sqrt{(S\sum_s w_s^2-1)/(S-1)}`.
+    """
+    xp = namespace(log_ratio)
+    num_draws = log_ratio.shape[0]
+    weight = xp.exp(normalise(log_ratio))
+    variance = (num_draws * xp.sum(weight**2) - 1) / (num_draws - 1)
+    return logsumexp(log_ratio) - math.log(num_draws), xp.sqrt(xp.maximum(variance, 0.0))
+
+
+def self_normalised(
+    log_weight: LogRatio, values: Float[AnyArray, "draw ..."]
+) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
+    r"""Weighted mean :math:`\hat\mu=\sum_s w_sf_s` and its error :math:`\sqrt{\sum_s w_s^2(f_s-\hat\mu)^2}` (Eq. 2)."""
+    xp = namespace(log_weight, values)
+    weight = xp.exp(normalise(log_weight)).reshape((-1,) + (1,) * (values.ndim - 1))
+    # A draw outside the support may have no value there; its weight of zero must silence it.
+    inside = xp.where(weight > 0, values, 0.0)
+    mean = xp.sum(weight * inside, axis=0)
+    return mean, xp.sqrt(xp.sum(xp.where(weight > 0, weight * (inside - mean), 0.0) ** 2, axis=0))
+
+
+def truncate(log_ratio: LogRatio) -> LogRatio:
+    r"""Cut the ratios at :math:`\sqrt S` times their mean (Ionides 2008): finite variance, a bias that vanishes."""
+    xp = namespace(log_ratio)
+    limit = logsumexp(log_ratio) - 0.5 * math.log(log_ratio.shape[0])
+    return xp.minimum(log_ratio, limit)
+
+
+def clip(log_ratio: LogRatio, quantile: float) -> LogRatio:
+    """Cut the ratios at one of their own quantiles (for example 0.99)."""
+    if not 0 < quantile <= 1:
+        raise ValueError(f"quantile must lie in (0, 1], but {quantile!r} came. 0.99 clips the largest 1 %.")
+    xp = namespace(log_ratio)
+    rank = max(math.ceil(quantile * log_ratio.shape[0]) - 1, 0)
+    return xp.minimum(log_ratio, xp.sort(log_ratio)[rank])
+
+
+def forward_kl(log_ratio: LogRatio) -> Scalar:
+    r"""Estimate :math:`\mathrm{KL}(p\|q)=\sum_s w_s\log r_s-\log\hat Z` (Eq. 9 less the unknown constant)."""
+    xp = namespace(log_ratio)
+    log_weight = normalise(log_ratio)
+    weight = xp.exp(log_weight)
+    relative = xp.where(weight > 0, log_weight + math.log(log_ratio.shape[0]), 0.0)
+    return xp.sum(weight * relative)
+
+
+def renyi_divergence(log_ratio: LogRatio) -> Scalar:
+    r"""Estimate the Rényi divergence :math:`D_2(p\|q)=\log\mathrm E_q[(p/q)^2]`; :math:`\chi^2=e^{D_2}-1`."""
+    return logsumexp(2 * normalise(log_ratio)) + math.log(log_ratio.shape[0])
+
+
+def required_draws(log_ratio: LogRatio) -> Scalar:
+    r"""Draws needed for accurate means, of the order :math:`e^{\mathrm{KL}(p\|q)}` (Chatterjee & Diaconis 2018)."""
+    return namespace(log_ratio).exp(forward_kl(log_ratio))
+
+
+@record
+class WeightedDraws:
+    """Draws of a proposal with their weights under the target.
+
+    Parameters
+    ----------
+    x
+        Flat draws of the proposal.
+    log_p, log_q
+        Log density of the target (invalid values replaced by -inf) and of the proposal.
+    log_weight
+        Pareto-smoothed, normalised log-weights; expectations and resampling use them.
+    pareto_k
+        Tail index k̂ of the raw ratios.
+    num_nan, num_positive_infinite
+        How often the target returned NaN or +inf. Such draws have weight zero.
+    target
+        The target, which turns flat draws into positions.
+    """
+
+    x: Float[AnyArray, "draw dim"]
+    log_p: LogRatio
+    log_q: LogRatio
+    log_weight: LogRatio
+    pareto_k: Scalar
+    num_nan: Int[AnyArray, ""]
+    num_positive_infinite: Int[AnyArray, ""]
+    target: Target
+
+    @property
+    def num_draws(self) -> int:
+        """Number of draws S."""
+        return self.x.shape[0]
+
+    @property
+    def log_ratio(self) -> LogRatio:
+        """Raw log-ratios log p - log q."""
+        return self.log_p - self.log_q
+
+    @property
+    def log_evidence(self) -> Scalar:
+        """Log of the evidence, from the raw ratios."""
+        return log_evidence(self.log_ratio)[0]
+
+    @property
+    def log_evidence_se(self) -> Scalar:
+        """Standard error of the log evidence."""
+        return log_evidence(self.log_ratio)[1]
+
+    @property
+    def ess(self) -> Scalar:
+        """Effective number of draws, from the raw ratios."""
+        return effective_sample_size(self.log_ratio)
+
+    @property
+    def forward_kl(self) -> Scalar:
+        """Estimate of KL(p‖q)."""
+        return forward_kl(self.log_ratio)
+
+    @property
+    def required_draws(self) -> Scalar:
+        """Estimate exp(KL) of the number of draws that this proposal needs."""
+        return required_draws(self.log_ratio)
+
+    def values(self, function: Callable[[PyTree], PyTree]) -> PyTree:
+        """Evaluate a function of one constrained position at every draw."""
+        return jax.vmap(lambda point: function(self.target.position(point)))(jnp.asarray(self.x))
+
+    def expectation(self, function: Callable[[PyTree], PyTree]) -> tuple[PyTree, PyTree]:
+        """Posterior expectation of a function of the position, with its standard error.
+
+        Parameters
+        ----------
+        function
+            From one constrained position to a number, an array or a pytree of arrays.
+        """
+        values = jax.tree.map(lambda leaf: self_normalised(self.log_weight, leaf), self.values(function))
+        return jax.tree.transpose(None, jax.tree.structure((0, 0)), values)
+
+    def function_pareto_k(self, function: Callable[[PyTree], Float[AnyArray, ""]]) -> Scalar:
+        """Tail index of ``|function| · ratio``: whether *this* expectation has a finite variance."""
+        values = self.values(function)
+        if values.ndim != 1:
+            raise ValueError(f"function must return one number, but it returned shape {values.shape[1:]}.")
+        magnitude = jnp.abs(values)
+        return psis.pareto_k(self.log_ratio + jnp.where(magnitude > 0, jnp.log(magnitude), -jnp.inf))
+
+    def resample(
+        self, key: Key[jax.Array, ""], num_draws: int, method: str = "systematic"
+    ) -> Float[jax.Array, "draw dim"]:
+        """Return equally weighted flat draws; ``"without-replacement"`` gives distinct ones."""
+        return jnp.asarray(self.x)[resampling.resample(key, self.log_weight, num_draws, method)]
+
+
+@jax.jit
+def weigh(target: Target, x: Float[AnyArray, "draw dim"], log_q: LogRatio) -> WeightedDraws:
+    """Evaluate the target at draws of a proposal, and weight them."""
+    log_p, num_nan, num_positive_infinite = evaluate(target, x)
+    log_weight, pareto_k = psis.smooth(log_p - log_q)
+    return WeightedDraws(x, log_p, log_q, log_weight, pareto_k, num_nan, num_positive_infinite, target)
+
+
+def sample_importance(key: Key[jax.Array, ""], target: Target, proposal: Mixture, num_draws: int) -> WeightedDraws:
+    """Draw from a mixture and weight the draws with the whole mixture as denominator."""
+    check_key(key)
+    check_count("num_draws", num_draws, 2, "Standard errors need two draws at the least; 10,000 is a good number.")
+    x, log_q = jax.jit(Mixture.sample_and_log_prob, static_argnums=2)(proposal, key, num_draws)
+    return weigh(target, x, log_q)

@@ -1,0 +1,175 @@
+r"""Where a new component begins.
+
+Fitting a component is not convex, so its start matters. Three ways:
+
+- ``"ascent"`` (the paper): the mean at a mode of the residual :math:`\log p-\log q_{i-1}`, by 400 gradient steps of one
+  point; standard deviations drawn from :math:`\mathrm N(0,\sigma^2)`. Where q has lighter tails than p the residual has
+  no mode: it rises without end, and the number of steps decides where the ascent stops.
+- ``"lbfgs"``: climb :math:`\log p` and the residual from several draws; covariance from the curvature of
+  :math:`\log p` at the top.
+- ``"gain"``: no gradients. Centres are draws picked by weight times positive residual, covariances are scaled copies of
+  the weighted covariance of all draws.
+
+The last two propose many candidates; :func:`choose` keeps the one that lowers the forward KL most on draws that did not
+propose it, over a grid of weights γ. Taking simply the largest gain (the steepest functional gradient) would favour
+spikes: on the draws that proposed it, a spike has an unbounded gain.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from klover import resampling
+from klover.families import Components, Family
+from klover.importance import normalise
+from klover.mixture import Mixture
+from klover.target import Target
+from klover.typing import AnyArray, Float, Key
+
+NEWCOMERS = ("ascent", "lbfgs", "gain")
+ASCENT_STEPS = 400
+CLIMB_STEPS = 60
+NUM_CLIMBS = 8
+NUM_CENTRES = 48
+SCALES = tuple(0.5**power for power in range(8))
+GAMMAS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9)
+
+
+def ascent(
+    log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]],
+    start: Float[AnyArray, " dim"],
+    learning_rate: float,
+    num_steps: int = ASCENT_STEPS,
+) -> Float[AnyArray, " dim"]:
+    """Climb by Adam, one point and one gradient a step; steps that are not finite are not taken."""
+    from klover.gradient import minimise
+
+    rate = jnp.asarray(learning_rate, start.dtype)
+    point, _ = minimise(jax.random.key(0), lambda _, x: -log_density(x), start, rate, num_steps, is_stochastic=False)
+    return point
+
+
+def climb(
+    log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]],
+    starts: Float[AnyArray, "start dim"],
+    num_steps: int = CLIMB_STEPS,
+) -> Float[AnyArray, "start dim"]:
+    """Climb from every start by L-BFGS; a climb that leaves the finite numbers returns its start."""
+    import optax
+
+    optimiser = optax.lbfgs()
+
+    def loss(x):
+        value = log_density(x)
+        return -jnp.where(jnp.isfinite(value), value, -jnp.finfo(value.dtype).max / 1e10)
+
+    def step(carry, _):
+        x, state = carry
+        value, gradient = optax.value_and_grad_from_state(loss)(x, state=state)
+        updates, state = optimiser.update(gradient, state, x, value=value, grad=gradient, value_fn=loss)
+        return (x + updates, state), None
+
+    def run(start):
+        (top, _), _ = jax.lax.scan(step, (start, optimiser.init(start)), None, length=num_steps)
+        is_better = jnp.all(jnp.isfinite(top)) & (loss(top) < loss(start))
+        return jnp.where(is_better, top, start)
+
+    return jax.vmap(run)(starts)
+
+
+def curvature(
+    log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]], x: Float[AnyArray, " dim"]
+) -> Float[AnyArray, "dim dim"]:
+    """Covariance whose inverse is the negative Hessian, in absolute value and kept away from zero."""
+    hessian = jax.hessian(log_density)(x)
+    hessian = jnp.where(jnp.isfinite(hessian), hessian, 0.0)
+    values, vectors = jnp.linalg.eigh(-0.5 * (hessian + hessian.T))
+    size = jnp.maximum(jnp.abs(values), 1e-8 * jnp.maximum(jnp.max(jnp.abs(values)), 1e-8))
+    return (vectors / size) @ vectors.T
+
+
+def diffuse(
+    lower: Float[AnyArray, " dim"], upper: Float[AnyArray, " dim"], family: str | Family = "student"
+) -> Mixture:
+    """Return a mixture of one component that covers a box: its standard deviations are 1.2 times those of the box.
+
+    Parameters
+    ----------
+    lower, upper
+        The corners of the box.
+    family
+        Family of the component.
+    """
+    lower, upper = np.atleast_1d(np.asarray(lower, float)), np.atleast_1d(np.asarray(upper, float))
+    if lower.shape != upper.shape or lower.ndim != 1:
+        raise ValueError(
+            f"lower and upper must be vectors of one length, but shapes {lower.shape}, {upper.shape} came."
+        )
+    if not (np.isfinite(lower).all() and np.isfinite(upper).all() and (lower < upper).all()):
+        raise ValueError("lower must be below upper in every coordinate, and both finite.")
+    variance = (1.2 * (upper - lower)) ** 2 / 12
+    location = jnp.asarray(0.5 * (lower + upper))[None]
+    return Mixture.of(Family.parse(family).components(location, jnp.asarray(variance)[None]))
+
+
+def candidates_from_draws(
+    key: Key[jax.Array, ""],
+    family: Family,
+    x: Float[AnyArray, "draw dim"],
+    log_ratio: Float[AnyArray, " draw"],
+    log_residual: Float[AnyArray, " draw"],
+) -> Components:
+    """Propose components at draws picked by weight times positive residual log p - log q, in several sizes.
+
+    The residual is taken relative to its mean under p, so that "positive" does not depend on the constant of p.
+    """
+    log_weight = normalise(log_ratio)
+    weight = jnp.exp(log_weight)
+    inside = log_weight > -jnp.inf
+    log_residual = jnp.where(inside, log_residual, 0.0)
+    residual = log_residual - weight @ log_residual
+    score = log_weight + jnp.log(jnp.maximum(residual, 1e-6))
+    centres = x[resampling.stratified(key, score, NUM_CENTRES)]
+    delta = x - weight @ x
+    variance = jnp.maximum(weight @ delta**2, 1e-30)
+    if family.covariance == "full":
+        shape = delta.T @ (weight[:, None] * delta) + 1e-6 * jnp.diag(variance)
+    else:
+        shape = variance
+    sizes = jnp.asarray(SCALES, x.dtype) ** 2
+    location = jnp.repeat(centres, sizes.shape[0], axis=0)
+    scaled = sizes.reshape((-1,) + (1,) * shape.ndim) * shape
+    return family.components(location, jnp.tile(scaled, (NUM_CENTRES,) + (1,) * shape.ndim))
+
+
+def candidates_from_climbs(
+    family: Family, target: Target, previous: Mixture | None, starts: Float[AnyArray, "start dim"]
+) -> Components:
+    """Propose components at tops of log p, and of the residual, with the covariance that log p has there."""
+    tops = climb(target.log_prob, starts)
+    if previous is not None:
+        residual_tops = climb(lambda point: target.log_prob(point) - previous.log_prob(point), starts)
+        tops = jnp.concatenate([tops, residual_tops])
+    return family.components(tops, jax.vmap(lambda top: curvature(target.log_prob, top))(tops))
+
+
+def choose(
+    candidates: Components,
+    x: Float[AnyArray, "draw dim"],
+    log_weight: Float[AnyArray, " draw"],
+    log_q: Float[AnyArray, " draw"],
+) -> Mixture:
+    r"""Return the candidate, with its weight γ, that maximises :math:`\sum_sw_s\log(1-\gamma+\gamma f/q)`."""
+    ratio = jnp.exp(jnp.clip(candidates.log_prob(x) - log_q, -200.0, 200.0))
+    weight = jnp.exp(normalise(log_weight))
+
+    def improvement(gamma):
+        return jnp.log1p(gamma * (ratio - 1.0)) @ weight
+
+    table = jax.lax.map(improvement, jnp.asarray(GAMMAS, x.dtype))
+    table = jnp.where(jnp.isnan(table), -jnp.inf, table)
+    which, best = jnp.unravel_index(jnp.argmax(table), table.shape)
+    chosen = jax.tree.map(lambda leaf: leaf[best][None], candidates)
+    return Mixture(chosen, jnp.log(jnp.asarray(GAMMAS, x.dtype))[which][None])

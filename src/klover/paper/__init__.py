@@ -1,0 +1,1 @@
+"""The experiments of the paper: its data, models and tables."""

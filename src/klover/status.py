@@ -1,0 +1,44 @@
+"""Every way a fit can end, with the reason and the advice to give."""
+
+import enum
+
+
+class Status(enum.Enum):
+    """How far an answer can be believed: each member holds the reason and the remedy, as format strings."""
+
+    TRUSTED = ("k̂ = {pareto_k:.2f} and {ess:.0f} effective draws of {num_draws}: the proposal covers the target.", "")
+    NO_SUPPORT = (
+        "the log density was finite at none of the {num_draws} draws ({num_nan} NaN, {num_infinite} +inf).",
+        "Run target.check(key) to see what the density returns, and choose an example inside the support.",
+    )
+    NOT_A_NUMBER = (
+        "the log density was NaN at {num_nan} and +inf at {num_infinite} of {num_draws} draws; they were treated as "
+        "outside the support, which may hide a part of the posterior.",
+        "Make the density return -inf outside its support and a number inside; float64 often cures overflow.",
+    )
+    HEAVY_WEIGHTS = (
+        "k̂ = {pareto_k:.2f} is above {limit:.2f}, the limit for {num_draws} draws: the weights are too heavy-tailed "
+        "for expectations and the evidence to settle.",
+        "Use heavier tails (family='student'), more components or draws, fitter='em' with a full covariance, or a "
+        "better first approximation.",
+    )
+    FEW_EFFECTIVE_DRAWS = (
+        "only {ess:.0f} of {num_draws} draws are effective; {minimum} are needed.",
+        "Draw more with fit.importance(key, num_draws), or improve the proposal: more components, a full covariance.",
+    )
+    UNCOVERED_MODE = (
+        "the target has a mode, {mode}, that the proposal does not cover: one draw there would outweigh all "
+        "{num_draws}.",
+        "Add components (num_components), begin with a diffuse mixture (klover.diffuse) or with draws near that mode, "
+        "and prefer divergence='forward'.",
+    )
+
+    @property
+    def reason(self) -> str:
+        """Why the answer is trusted or refused."""
+        return self.value[0]
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it; empty where nothing is to be done."""
+        return self.value[1]

@@ -1,0 +1,219 @@
+r"""The target: a log density :math:`\log\hat p(\theta)`, known up to a constant, on a pytree of parameters.
+
+Inside the library a point is a flat vector ``x`` of :math:`\mathbb R^d`; a ``position`` is the user's pytree. The log
+density is traced once, and the arrays that it has captured (the data) become leaves of the target, which is itself a
+pytree: they are arguments of every compiled program, not constants baked into it, and targets can be vmapped.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.flatten_util import ravel_pytree
+
+from klover.typing import AnyArray, Float, Int, Key, PyTree
+from klover.validation import check_count, check_finite, check_key, check_points
+
+FLOAT32_LIMIT = 1e3
+"""Beyond this size of log p, float32 leaves fewer than four digits after the point."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Program:
+    """All of a target that is not an array; compared by identity."""
+
+    jaxpr: Jaxpr
+    unravel: Callable
+    constrain: Callable
+    names: tuple[str, ...]
+    dim: int
+
+
+@jax.tree_util.register_pytree_node_class
+class Target:
+    """An unnormalised log density on R^d.
+
+    Parameters
+    ----------
+    logdensity
+        A function that JAX can trace, from a pytree like ``example`` to a scalar; -inf outside the support.
+    example
+        A pytree of finite numbers: the shape of a position, and where searches start.
+    constrain
+        From an (unconstrained) position to the quantities that a person wants to read; its Jacobian belongs into
+        ``logdensity``. The identity by default.
+    names
+        One name for each number that ``constrain`` returns; made from the paths in the pytree by default.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> target = Target(lambda position: -0.5 * jnp.sum(position["w"] ** 2), {"w": jnp.zeros(2)})
+    >>> target.dim, target.names
+    (2, ('w[0]', 'w[1]'))
+    """
+
+    def __init__(
+        self,
+        logdensity: Callable[[PyTree], Float[AnyArray, ""]],
+        example: PyTree,
+        *,
+        constrain: Callable[[PyTree], PyTree] | None = None,
+        names: Sequence[str] | None = None,
+    ):
+        if not callable(logdensity):
+            raise TypeError(f"logdensity must be a function of a position, but a {type(logdensity).__name__} came.")
+        check_finite("example", example, "Pass a pytree of finite numbers shaped like one position.")
+        example = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), example)
+        start, unravel = ravel_pytree(example)
+        closed = _trace(logdensity, unravel, start)
+        constrain = constrain or _identity
+        read = jax.eval_shape(constrain, example)
+        made = tuple(_names(read))
+        if names is not None and len(names) != len(made):
+            raise ValueError(f"names must hold {len(made)} names, one for each number read, but {len(names)} came.")
+        chosen = made if names is None else tuple(names)
+        self._constants = (start, tuple(closed.consts))
+        self._program = _Program(closed.jaxpr, unravel, constrain, chosen, start.shape[0])
+
+    def tree_flatten(self):
+        """Split into arrays and program, for JAX."""
+        return (self._constants,), self._program
+
+    @classmethod
+    def tree_unflatten(cls, program, children):
+        """Put arrays and program together again, for JAX."""
+        target = object.__new__(cls)
+        (target._constants,) = children
+        target._program = program
+        return target
+
+    @property
+    def dim(self) -> int:
+        """Dimension d of the flat space."""
+        return self._program.dim
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the numbers in a constrained position, in flat order."""
+        return self._program.names
+
+    @property
+    def start(self) -> Float[AnyArray, " dim"]:
+        """The example position as a flat point."""
+        return self._constants[0]
+
+    def log_prob(self, x: Float[AnyArray, "*draw dim"]) -> Float[jax.Array, "*draw"]:
+        """Log density at one flat point of shape (d,) or at points of shape (S, d), as the user's function gives it."""
+        check_points("x", x, self.dim)
+        function = jaxpr_as_fun(ClosedJaxpr(self._program.jaxpr, list(self._constants[1])))
+        single = lambda point: function(point)[0]  # noqa: E731
+        points = jnp.asarray(x, self.start.dtype)
+        return single(points) if points.ndim == 1 else jax.vmap(single)(points)
+
+    def position(self, x: Float[AnyArray, " dim"]) -> PyTree:
+        """Turn one flat point into the constrained position that a person reads."""
+        return self._program.constrain(self._program.unravel(x))
+
+    def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[jax.Array, "draw value"]:
+        """Turn flat points into constrained positions, each raveled in the order of ``names``."""
+        return jax.vmap(lambda point: ravel_pytree(self.position(point))[0])(jnp.asarray(x))
+
+    def check(self, key: Key[jax.Array, ""], num_points: int = 100) -> "TargetCheck":
+        """Look for what is wrong with the density, before time is spent on it.
+
+        The density and its gradient are evaluated at the example and at points around it (standard normal steps).
+        """
+        check_key(key)
+        check_count("num_points", num_points, 1)
+        steps = jax.random.normal(key, (num_points, self.dim), self.start.dtype)
+        points = jnp.concatenate([self.start[None], self.start + steps])
+        value, gradient = jax.jit(jax.vmap(jax.value_and_grad(self.log_prob)))(points)
+        return TargetCheck(tuple(_problems(np.asarray(value), np.asarray(gradient))))
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetCheck:
+    """What :meth:`Target.check` found: ``ok`` when there is nothing to say."""
+
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        """One line for each problem."""
+        return "no problem found" if self.ok else "\n".join(f"- {problem}" for problem in self.problems)
+
+
+def evaluate(
+    target: Target, x: Float[AnyArray, "draw dim"]
+) -> tuple[Float[jax.Array, " draw"], Int[jax.Array, ""], Int[jax.Array, ""]]:
+    """Log density with every invalid value (NaN, +inf) replaced by -inf, and the counts of NaN and of +inf."""
+    value = target.log_prob(x)
+    is_nan, is_positive = jnp.isnan(value), value == jnp.inf
+    return jnp.where(is_nan | is_positive, -jnp.inf, value), jnp.sum(is_nan), jnp.sum(is_positive)
+
+
+def _identity(position: PyTree) -> PyTree:
+    return position
+
+
+def _trace(logdensity: Callable, unravel: Callable, start: Float[AnyArray, " dim"]) -> ClosedJaxpr:
+    """Trace the density at the flat point, and refuse one that is not a real scalar."""
+    try:
+        closed, shape = jax.make_jaxpr(lambda x: logdensity(unravel(x)), return_shape=True)(start)
+    except jax.errors.JAXTypeError as error:
+        error.add_note(
+            "logdensity could not be traced by JAX: write it with jax.numpy, without conversions to NumPy or to Python "
+            "numbers and without branches on values, or wrap foreign code in jax.pure_callback."
+        )
+        raise
+    if getattr(shape, "shape", None) != () or not jnp.issubdtype(shape.dtype, jnp.floating):
+        raise ValueError(
+            f"logdensity must return one real number (shape ()), but it returned {shape}. "
+            "Sum the log likelihood over the data."
+        )
+    return closed
+
+
+def _names(read: PyTree) -> list[str]:
+    names = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(read):
+        stem = jax.tree_util.keystr(path, simple=True, separator=".") or "x"
+        indices = np.ndindex(leaf.shape)
+        names += [stem if not index else f"{stem}[{','.join(map(str, index))}]" for index in indices]
+    return names
+
+
+def _problems(value: np.ndarray, gradient: np.ndarray) -> list[str]:
+    num = value.size
+    problems = []
+    if not np.isfinite(value[0]):
+        problems.append(f"the log density is {value[0]} at the example; choose an example inside the support.")
+    if np.isnan(value).any():
+        problems.append(f"the log density is NaN at {np.isnan(value).sum()} of {num} points near the example.")
+    if (value == np.inf).any():
+        problems.append(f"the log density is +inf at {(value == np.inf).sum()} of {num} points near the example.")
+    finite = np.isfinite(value)
+    if not finite.any():
+        problems.append("the log density is finite nowhere near the example; check signs, logarithms and the support.")
+    bad_gradient = finite & ~np.isfinite(gradient).all(axis=1)
+    if bad_gradient.any():
+        problems.append(
+            f"the gradient is not finite at {bad_gradient.sum()} of {finite.sum()} points where the log density is; "
+            "look for a where() around an invalid branch, a square root or a norm at zero. The forward KL by EM needs "
+            "no gradient."
+        )
+    if value.dtype == np.float32 and finite.any() and np.abs(value[finite]).max() > FLOAT32_LIMIT:
+        digits = np.spacing(np.float32(np.abs(value[finite]).max()))
+        problems.append(
+            f"the log density reaches {np.abs(value[finite]).max():.3g} in float32, where neighbouring numbers are "
+            f"{digits:.1g} apart, and weights carry that error; call jax.config.update('jax_enable_x64', True) first."
+        )
+    return problems

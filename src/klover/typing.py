@@ -1,0 +1,34 @@
+"""The vocabulary of shapes, and the one kind of record that the library is made of.
+
+Axis names in annotations: ``draw`` (S), ``component`` (K), ``dim`` (d), ``rank``. Leading ``...`` are batches.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int, Key
+
+__all__ = ["AnyArray", "Bool", "Float", "Int", "Key", "PyTree", "record", "static"]
+
+if TYPE_CHECKING:
+    AnyArray: TypeAlias = jax.Array | np.ndarray
+else:
+    # NumPy reductions return scalars, which are arrays of no dimension to everyone but the type checker.
+    AnyArray = jax.Array | np.ndarray | np.generic
+
+PyTree: TypeAlias = Any
+
+T = TypeVar("T")
+
+
+def static(**kwargs: Any) -> Any:
+    """Return a record field that belongs to the program, not to its data."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def record(cls: type[T]) -> type[T]:
+    """Make a frozen dataclass that is also a JAX pytree."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))

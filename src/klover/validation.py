@@ -1,0 +1,69 @@
+"""Errors at the door: each names the argument, what came, what was expected, and the remedy."""
+
+import numbers
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def check_key(key: Any) -> None:
+    """Refuse anything but one typed key."""
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise TypeError(
+            f"key must be a typed JAX key, but a {type(key).__name__} came. Make one with jax.random.key(0); "
+            "wrap an old-style uint32 key with jax.random.wrap_key_data."
+        )
+    if key.shape != ():
+        raise ValueError(
+            f"key must be one key, but an array of keys of shape {key.shape} came. Pass key[0], or vmap over keys."
+        )
+
+
+def check_count(name: str, value: Any, minimum: int, remedy: str = "") -> int:
+    """Return a whole number that is at least ``minimum``."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, but {value!r} came. {remedy}".rstrip()) from None
+    if count < minimum or isinstance(value, bool):
+        raise ValueError(f"{name} must be a whole number of at least {minimum}, but {value!r} came. {remedy}".rstrip())
+    return count
+
+
+def check_positive(name: str, value: Any, remedy: str = "") -> None:
+    """Refuse anything but one finite number above zero."""
+    if not (isinstance(value, numbers.Real) and 0 < float(value) < float("inf")):
+        raise ValueError(f"{name} must be one finite number above 0, but {value!r} came. {remedy}".rstrip())
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse a name that is not among the choices."""
+    names = tuple(choices)
+    if value not in names:
+        listed = ", ".join(repr(choice) for choice in names)
+        raise ValueError(f"{name} must be one of {listed}, but {value!r} came.")
+
+
+def check_points(name: str, x: Any, dim: int) -> None:
+    """Refuse arrays that are neither one point of R^dim nor a stack of points."""
+    shape = np.shape(x)
+    if len(shape) not in (1, 2) or shape[-1] != dim:
+        raise ValueError(
+            f"{name} must be a point of shape ({dim},) or points of shape (num_draws, {dim}), but shape {shape} came."
+        )
+
+
+def check_finite(name: str, tree: Any, remedy: str) -> None:
+    """Refuse a pytree that is empty or holds anything but finite numbers."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    if sum(leaf.size for leaf in leaves) == 0:
+        raise ValueError(f"{name} holds no numbers. {remedy}")
+    for leaf in leaves:
+        if not np.issubdtype(leaf.dtype, np.number):
+            raise TypeError(f"{name} must hold numbers, but an array of {leaf.dtype} came. {remedy}")
+        if not np.all(np.isfinite(leaf)):
+            raise ValueError(f"{name} must be finite, but it holds NaN or infinite values. {remedy}")
