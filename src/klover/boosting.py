@@ -47,14 +47,14 @@ class BoostState:
 class BoostInfo:
     """What a person may ask about a round, measured on draws that were not fitted to."""
 
-    num_components: Int[AnyArray, ""]
-    forward_kl: Float[AnyArray, ""]
-    log_evidence: Float[AnyArray, ""]
-    log_evidence_se: Float[AnyArray, ""]
-    ess_share: Float[AnyArray, ""]
-    pareto_k: Float[AnyArray, ""]
-    gamma: Float[AnyArray, ""]
-    kkt_gap: Float[AnyArray, ""]
+    num_components: Int[AnyArray, "..."]
+    forward_kl: Float[AnyArray, "..."]
+    log_evidence: Float[AnyArray, "..."]
+    log_evidence_se: Float[AnyArray, "..."]
+    ess_share: Float[AnyArray, "..."]
+    pareto_k: Float[AnyArray, "..."]
+    gamma: Float[AnyArray, "..."]
+    kkt_gap: Float[AnyArray, "..."]
 
 
 def init(
@@ -94,12 +94,12 @@ def step(
     """Add one component."""
     key_scout, key_start, key_fit, key_correct, key_measure = jax.random.split(key, 5)
     previous = state.mixture
+    held = newcomer.Previous(previous, state.draws)
     if settings.newcomer == "ascent":
-        start = newcomer.start_by_ascent(key_start, target, previous, settings)
+        start = newcomer.start_by_ascent(key_start, target, held, settings)
     else:
         scouts = _draw_defended(key_scout, target, previous, state.anchor, settings)
         start = newcomer.start_by_search(key_start, target, previous, scouts, settings)
-    held = newcomer.Previous(previous, state.draws)
     fitted = newcomer.fit_newcomer(key_fit, target, held, start, settings)
     is_sound = jnp.all(jnp.stack([jnp.all(~jnp.isnan(leaf)) for leaf in jax.tree.leaves(fitted)]))
     grown = previous.append(fitted.components, jnp.clip(fitted.log_weights[0], -50.0, -1e-6))
@@ -220,14 +220,21 @@ def boost(
     """
     check_key(key)
     settings = Settings.of(**choices)
-    _check_target(target, first)
     check_count("num_final_draws", num_final_draws, 2, "10,000 is a good number.")
+    if not isinstance(target, Target):
+        raise TypeError(
+            f"target must be a klover.Target, but a {type(target).__name__} came. Wrap your log density: "
+            "klover.Target(logdensity, example)."
+        )
     key_init, key_rounds, key_final, key_search = jax.random.split(key, 4)
     if isinstance(first, Mixture):
-        first = _given(first, target, settings)
-        state, info = compiled_init_given(key_init, target, settings, first)
+        given = _given(first, target, settings)
+        _check_support(target, given.sample(key_init, NUM_PROBES))
+        state, info = compiled_init_given(key_init, target, settings, given)
     else:
         check_choice("first", first, FIRST)
+        noise = np.random.default_rng(0).standard_normal((NUM_PROBES, target.dim))
+        _check_support(target, np.asarray(target.start) + np.concatenate([0 * noise[:1], noise]))
         state, info = compiled_init(key_init, target, settings, first)
     history = [info]
     num_first = int(info.num_components)
@@ -237,7 +244,9 @@ def boost(
         history.append(info)
         _report(callback, number + 1, info)
     draws = sample_importance(key_final, target, state.mixture, num_final_draws)
-    verdict = judge(draws, uncovered_mode(key_search, draws, state.mixture))
+    verdict = judge(draws)
+    if verdict.trusted:
+        verdict = judge(draws, uncovered_mode(key_search, draws, state.mixture))
     columns = {
         field.name: np.asarray([getattr(entry, field.name) for entry in history])
         for field in dataclasses.fields(BoostInfo)
@@ -268,21 +277,12 @@ def _given(first: Mixture, target: Target, settings: Settings) -> Mixture:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, target.start.dtype), first)
 
 
-def _check_target(target: Target, first: str | Mixture) -> None:
-    """Fail at once, with a clear message, where nothing could be fitted."""
-    if not isinstance(target, Target):
-        raise TypeError(
-            f"target must be a klover.Target, but a {type(target).__name__} came. Wrap your log density: "
-            "klover.Target(logdensity, example)."
-        )
-    noise = np.random.default_rng(0).standard_normal((NUM_PROBES, target.dim))
-    points = np.asarray(target.start) + noise
-    if isinstance(first, Mixture):
-        points = np.concatenate([points, np.asarray(first.sample(jax.random.key(0), NUM_PROBES))])
-    value = np.asarray(jax.jit(Target.log_prob)(target, np.concatenate([np.asarray(target.start)[None], points])))
+def _check_support(target: Target, points: Float[AnyArray, "draw dim"]) -> None:
+    """Fail at once, with a clear message, where the density is finite nowhere."""
+    value = np.asarray(jax.jit(Target.log_prob)(target, points))
     if not np.isfinite(value).any():
-        num_nan = int(np.isnan(value).sum())
         raise ValueError(
-            f"the log density is finite at none of {value.size} points near the example ({num_nan} are NaN), so there "
-            "is nothing to fit. Run target.check(key), and choose an example inside the support."
+            f"the log density is finite at none of {value.size} points around the start ({np.isnan(value).sum()} are "
+            "NaN), so there is nothing to fit. Run target.check(key), and choose an example or a first mixture inside "
+            "the support."
         )

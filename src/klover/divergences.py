@@ -75,7 +75,7 @@ def reverse_remainder_loss(log_p: LogDensity, log_previous: LogDensity, log_f: L
     return reverse_loss(log_p - log_previous, log_f)
 
 
-def smoothed(log_density: LogDensity, log_epsilon: float | None) -> LogDensity:
+def smoothed(log_density: Float[AnyArray, "*draw"], log_epsilon: float | None) -> Float[AnyArray, "*draw"]:
     r"""Return :math:`\log(q+\epsilon)` (Eq. 17), or the log density itself where ``log_epsilon`` is None.
 
     The paper adds ε to p and q in the log-residual. That is biased, and with an unnormalised p̂ it depends on the

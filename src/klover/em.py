@@ -34,9 +34,9 @@ SMALLEST_MASS = 1e-10
 class WeightedSample:
     """What a fit sees: points, normalised weights, and the log density of what is held fixed (-inf if nothing)."""
 
-    x: Float[AnyArray, "draw dim"]
-    weight: Float[AnyArray, " draw"]
-    background: Float[AnyArray, " draw"]
+    x: Float[AnyArray, "... draw dim"]
+    weight: Float[AnyArray, "... draw"]
+    background: Float[AnyArray, "... draw"]
 
 
 def prior_strength(log_weight: Float[AnyArray, " draw"], dim: int, num_draws: float = 1.0) -> Float[AnyArray, ""]:

@@ -1,29 +1,28 @@
 """Gradient descent with Adam under one compiled loop, as the paper fits each component."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from klover.typing import AnyArray, Bool, Float, Key, PyTree, record
 
-Params = TypeVar("Params", bound=PyTree)
+Params = dict[str, PyTree]
 
 
 @record
 class Descent:
     """How a descent ended: the loss of every step, and whether any step was not finite (and so was not taken)."""
 
-    loss: Float[AnyArray, " step"]
-    has_failed: Bool[AnyArray, ""]
+    loss: Float[AnyArray, "... step"]
+    has_failed: Bool[AnyArray, "..."]
 
 
 def minimise(
     key: Key[jax.Array, ""],
     loss: Callable[[Key[jax.Array, ""], Params], Float[AnyArray, ""]],
     params: Params,
-    learning_rates: Params,
+    learning_rates: dict[str, float],
     num_steps: int,
     *,
     is_stochastic: bool,
@@ -37,9 +36,9 @@ def minimise(
     loss
         From a key and the parameters to a scalar.
     params
-        Where to begin: a pytree of arrays.
+        Where to begin: pytrees of arrays, by name.
     learning_rates
-        One rate for each array of ``params``, in the same pytree.
+        One rate for each name.
     num_steps
         Number of steps.
     is_stochastic
@@ -59,8 +58,9 @@ def minimise(
         is_best = is_finite & (value < best_loss)
         best = jax.tree.map(lambda new, old: jnp.where(is_best, new, old), params, best)
         best_loss = jnp.where(is_best, value, best_loss)
+        updates: PyTree
         updates, new_state = optimiser.update(gradient, state, params)
-        moved = jax.tree.map(lambda leaf, update, rate: leaf + rate * update, params, updates, learning_rates)
+        moved = {name: _move(params[name], updates[name], rate) for name, rate in learning_rates.items()}
         params, state = jax.tree.map(
             lambda new, old: jnp.where(is_finite, new, old), (moved, new_state), (params, state)
         )
@@ -70,3 +70,7 @@ def minimise(
     start = (params, optimiser.init(params), params, worst, jnp.array(False))
     (last, _, best, _, has_failed), values = jax.lax.scan(step, start, jax.random.split(key, num_steps))
     return (last if is_stochastic else best), Descent(values, has_failed)
+
+
+def _move(params: PyTree, updates: PyTree, rate: float) -> PyTree:
+    return jax.tree.map(lambda leaf, update: leaf + rate * update, params, updates)

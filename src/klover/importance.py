@@ -117,13 +117,13 @@ class WeightedDraws:
         The target, which turns flat draws into positions.
     """
 
-    x: Float[AnyArray, "draw dim"]
-    log_p: LogRatio
-    log_q: LogRatio
-    log_weight: LogRatio
-    pareto_k: Scalar
-    num_nan: Int[AnyArray, ""]
-    num_positive_infinite: Int[AnyArray, ""]
+    x: Float[AnyArray, "... draw dim"]
+    log_p: Float[AnyArray, "... draw"]
+    log_q: Float[AnyArray, "... draw"]
+    log_weight: Float[AnyArray, "... draw"]
+    pareto_k: Float[AnyArray, "..."]
+    num_nan: Int[AnyArray, "..."]
+    num_positive_infinite: Int[AnyArray, "..."]
     target: Target
 
     @property

@@ -20,6 +20,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from klover import resampling
 from klover.families import Components, Family
@@ -46,37 +47,56 @@ def ascent(
     """Climb by Adam, one point and one gradient a step; steps that are not finite are not taken."""
     from klover.gradient import minimise
 
-    rate = jnp.asarray(learning_rate, start.dtype)
-    point, _ = minimise(jax.random.key(0), lambda _, x: -log_density(x), start, rate, num_steps, is_stochastic=False)
-    return point
+    params, _ = minimise(
+        jax.random.key(0),
+        lambda _, now: -log_density(now["x"]),
+        {"x": start},
+        {"x": learning_rate},
+        num_steps,
+        is_stochastic=False,
+    )
+    return params["x"]
 
 
 def climb(
-    log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]],
+    log_density: Callable[..., Float[AnyArray, ""]],
     starts: Float[AnyArray, "start dim"],
+    *arguments: Float[AnyArray, "start ..."],
     num_steps: int = CLIMB_STEPS,
 ) -> Float[AnyArray, "start dim"]:
-    """Climb from every start by L-BFGS; a climb that leaves the finite numbers returns its start."""
+    """Climb from every start by L-BFGS; a climb that leaves the finite numbers returns its start.
+
+    Parameters
+    ----------
+    log_density
+        A function of a point and of one entry of each of ``arguments``.
+    starts
+        Where to begin.
+    *arguments
+        Further arguments, one entry for each start.
+    num_steps
+        Number of steps.
+    """
     import optax
 
     optimiser = optax.lbfgs()
 
-    def loss(x):
-        value = log_density(x)
-        return -jnp.where(jnp.isfinite(value), value, -jnp.finfo(value.dtype).max / 1e10)
+    def run(start, *own):
+        def loss(x):
+            value = log_density(x, *own)
+            return -jnp.where(jnp.isfinite(value), value, -jnp.finfo(value.dtype).max / 1e10)
 
-    def step(carry, _):
-        x, state = carry
-        value, gradient = optax.value_and_grad_from_state(loss)(x, state=state)
-        updates, state = optimiser.update(gradient, state, x, value=value, grad=gradient, value_fn=loss)
-        return (x + updates, state), None
+        def step(carry, _):
+            x, state = carry
+            value, gradient = optax.value_and_grad_from_state(loss)(x, state=state)
+            updates, state = optimiser.update(gradient, state, x, value=value, grad=gradient, value_fn=loss)
+            return (x + updates, state), None
 
-    def run(start):
         (top, _), _ = jax.lax.scan(step, (start, optimiser.init(start)), None, length=num_steps)
         is_better = jnp.all(jnp.isfinite(top)) & (loss(top) < loss(start))
         return jnp.where(is_better, top, start)
 
-    return jax.vmap(run)(starts)
+    return jax.vmap(run)(starts, *arguments)
 
 
 def curvature(
@@ -90,9 +110,7 @@ def curvature(
     return (vectors / size) @ vectors.T
 
 
-def diffuse(
-    lower: Float[AnyArray, " dim"], upper: Float[AnyArray, " dim"], family: str | Family = "student"
-) -> Mixture:
+def diffuse(lower: ArrayLike, upper: ArrayLike, family: str | Family = "student") -> Mixture:
     """Return a mixture of one component that covers a box: its standard deviations are 1.2 times those of the box.
 
     Parameters
@@ -148,10 +166,16 @@ def candidates_from_climbs(
     family: Family, target: Target, previous: Mixture | None, starts: Float[AnyArray, "start dim"]
 ) -> Components:
     """Propose components at tops of log p, and of the residual, with the covariance that log p has there."""
-    tops = climb(target.log_prob, starts)
-    if previous is not None:
-        residual_tops = climb(lambda point: target.log_prob(point) - previous.log_prob(point), starts)
-        tops = jnp.concatenate([tops, residual_tops])
+    if previous is None:
+        tops = climb(target.log_prob, starts)
+    else:
+        # One program climbs both: the switch multiplies log q by 0 or 1.
+        switch = jnp.repeat(jnp.array([0.0, 1.0], starts.dtype), starts.shape[0])
+        tops = climb(
+            lambda point, amount: target.log_prob(point) - amount * previous.log_prob(point),
+            jnp.concatenate([starts, starts]),
+            switch,
+        )
     return family.components(tops, jax.vmap(lambda top: curvature(target.log_prob, top))(tops))
 
 

@@ -27,7 +27,7 @@ class Mixture:
     """
 
     components: Components
-    log_weights: Float[AnyArray, " component"]
+    log_weights: Float[AnyArray, "... component"]
 
     @classmethod
     def of(cls, components: Components) -> "Mixture":

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from klover import divergences, em, initialisation, sources
 from klover.gradient import minimise
-from klover.importance import normalise
+from klover.importance import log_evidence, normalise
 from klover.mixture import Mixture
 from klover.settings import Settings
 from klover.sources import Draws
@@ -42,10 +42,9 @@ def start_first(key: KeyArray, target: Target, settings: Settings) -> Mixture:
     return Mixture.of(jax.tree.map(lambda leaf: leaf[best][None], candidates))
 
 
-def start_by_ascent(key: KeyArray, target: Target, previous: Mixture, settings: Settings) -> Mixture:
+def start_by_ascent(key: KeyArray, target: Target, previous: Previous, settings: Settings) -> Mixture:
     """Place a newcomer as the paper does, beginning at a draw of the previous mixture."""
-    key_start, key_scale = jax.random.split(key)
-    return _ascend(key_scale, target, previous, previous.sample(key_start, 1)[0], settings)
+    return _ascend(key, target, previous, previous.draws.x[0], settings)
 
 
 def start_by_search(key: KeyArray, target: Target, previous: Mixture, scouts: Draws, settings: Settings) -> Mixture:
@@ -66,19 +65,21 @@ def start_by_search(key: KeyArray, target: Target, previous: Mixture, scouts: Dr
 
 
 def _ascend(
-    key: KeyArray, target: Target, previous: Mixture | None, start: Float[AnyArray, " dim"], settings: Settings
+    key: KeyArray, target: Target, previous: Previous | None, start: Float[AnyArray, " dim"], settings: Settings
 ) -> Mixture:
     """Begin as the paper does: mean at a top of the residual, standard deviations from N(0, σ²)."""
+    log_normaliser = 0.0 if previous is None else log_evidence(previous.draws.log_ratio)[0]
 
     def residual(point):
         if previous is None:
             return target.log_prob(point)
-        return target.log_prob(point) - divergences.smoothed(previous.log_prob(point), settings.log_epsilon)
+        log_p = divergences.smoothed(target.log_prob(point) - log_normaliser, settings.log_epsilon)
+        return log_p - divergences.smoothed(previous.mixture.log_prob(point), settings.log_epsilon)
 
     location = initialisation.ascent(residual, start, settings.learning_rate_location)
     scale = settings.initial_scale * jax.random.normal(key, (1, target.dim), start.dtype)
     components = settings.family.components(location[None], scale**2)
-    gamma = 1.0 if previous is None else 1.0 / (1.0 + previous.num_components)
+    gamma = 1.0 if previous is None else 1.0 / (1.0 + previous.mixture.num_components)
     return Mixture(components, jnp.log(jnp.full(1, gamma, start.dtype)))
 
 
@@ -153,7 +154,7 @@ def _fit_adam(
         loss_of = _reverse_loss if settings.divergence == "reverse" else _forward_loss
         return loss_of(step_key, target, previous, unpack(params), settings)
 
-    rates = jax.tree.map(lambda _: settings.learning_rate_scale, params) | {"location": settings.learning_rate_location}
+    rates = dict.fromkeys(params, settings.learning_rate_scale) | {"location": settings.learning_rate_location}
     is_stochastic = settings.divergence == "reverse" or _is_redrawn(previous, settings)
     fitted, _ = minimise(key, loss, params, rates, settings.steps, is_stochastic=is_stochastic)
     mixture = unpack(fitted)

@@ -23,10 +23,10 @@ LogDensity = Float[AnyArray, " draw"]
 class Draws:
     """Draws of a source g with the log densities that a fit needs; the shapes know nothing of K."""
 
-    x: Float[AnyArray, "draw dim"]
-    log_p: LogDensity
-    log_source: LogDensity
-    log_previous: LogDensity
+    x: Float[AnyArray, "... draw dim"]
+    log_p: Float[AnyArray, "... draw"]
+    log_source: Float[AnyArray, "... draw"]
+    log_previous: Float[AnyArray, "... draw"]
 
     @property
     def log_ratio(self) -> LogDensity:

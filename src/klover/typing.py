@@ -1,6 +1,7 @@
 """The vocabulary of shapes, and the one kind of record that the library is made of.
 
-Axis names in annotations: ``draw`` (S), ``component`` (K), ``dim`` (d), ``rank``. Leading ``...`` are batches.
+Axis names in annotations: ``draw`` (S), ``component`` (K), ``dim`` (d), ``rank``. A leading ``...`` in a record is a
+batch of fits: functions are written for one fit, and vmap makes records of many.
 """
 
 import dataclasses

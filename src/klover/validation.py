@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 
 def check_key(key: Any) -> None:
@@ -59,11 +60,14 @@ def check_points(name: str, x: Any, dim: int) -> None:
 
 def check_finite(name: str, tree: Any, remedy: str) -> None:
     """Refuse a pytree that is empty or holds anything but finite numbers."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-    if sum(leaf.size for leaf in leaves) == 0:
+    leaves = jax.tree.leaves(tree)
+    if sum(np.size(leaf) for leaf in leaves) == 0:
         raise ValueError(f"{name} holds no numbers. {remedy}")
     for leaf in leaves:
-        if not np.issubdtype(leaf.dtype, np.number):
-            raise TypeError(f"{name} must hold numbers, but an array of {leaf.dtype} came. {remedy}")
-        if not np.all(np.isfinite(leaf)):
+        if isinstance(leaf, Tracer):
+            continue  # under jit or vmap there is no value to look at
+        values = np.asarray(leaf)
+        if not np.issubdtype(values.dtype, np.number):
+            raise TypeError(f"{name} must hold numbers, but an array of {values.dtype} came. {remedy}")
+        if not np.all(np.isfinite(values)):
             raise ValueError(f"{name} must be finite, but it holds NaN or infinite values. {remedy}")

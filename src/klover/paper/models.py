@@ -1,0 +1,113 @@
+r"""The paper's regressions as targets.
+
+Both have likelihood :math:`y\sim\mathrm N(Xw,1/\tau)` with an intercept among the weights w, and
+:math:`\tau\sim\mathrm{Gamma}(1,0.1)` (rate). Precisions are fitted on the log scale; the Jacobian of the logarithm is
+part of the log density. Features and target are standardised.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from klover.paper.datasets import Split
+from klover.target import Target
+from klover.typing import AnyArray, Float
+
+GAMMA_SHAPE, GAMMA_RATE = 1.0, 0.1
+PRIOR_DF = 2.0
+
+
+def design(features: np.ndarray) -> np.ndarray:
+    """Append the intercept's column of ones."""
+    return np.column_stack([features, np.ones(len(features))])
+
+
+def prior_factor(num_weights: int, seed: int = 0) -> np.ndarray:
+    """Draw the fixed matrix A of the heavy-tailed prior, entries N(0, 1)."""
+    return np.random.RandomState(seed).standard_normal((num_weights, num_weights))  # noqa: NPY002
+
+
+def _log_gamma_prior(log_value: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+    """Log density of log τ where τ ~ Gamma(1, 0.1): shape 1 has no further constant."""
+    return np.log(GAMMA_RATE) + GAMMA_SHAPE * log_value - GAMMA_RATE * jnp.exp(log_value)
+
+
+def _log_likelihood(
+    weights: Float[AnyArray, " weight"],
+    log_tau: Float[AnyArray, ""],
+    inputs: Float[AnyArray, "row weight"],
+    outputs: Float[AnyArray, " row"],
+) -> Float[AnyArray, ""]:
+    residual = outputs - inputs @ weights
+    size = outputs.shape[0]
+    return 0.5 * size * (log_tau - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_tau) * residual @ residual
+
+
+def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Target:
+    r"""Gaussian prior: :math:`w_i\sim\mathrm N(0,1/\alpha)`, :math:`\alpha\sim\mathrm{Gamma}(1,0.1)`; d = features + 3.
+
+    Parameters
+    ----------
+    split
+        Training data, standardised.
+    names
+        Names of the features, for tables.
+    """
+    inputs, outputs = jnp.asarray(design(split.train_features)), jnp.asarray(split.train_target)
+    num_weights = inputs.shape[1]
+
+    def logdensity(position):
+        weights, log_alpha, log_tau = position["w"], position["log_alpha"], position["log_tau"]
+        log_prior = 0.5 * num_weights * (log_alpha - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_alpha) * weights @ weights
+        hyper = _log_gamma_prior(log_alpha) + _log_gamma_prior(log_tau)
+        return _log_likelihood(weights, log_tau, inputs, outputs) + log_prior + hyper
+
+    def constrain(position):
+        return {
+            "alpha": jnp.exp(position["log_alpha"]),
+            "tau": jnp.exp(position["log_tau"]),
+            "w": position["w"],
+        }
+
+    example = {"w": jnp.zeros(num_weights), "log_alpha": 0.0, "log_tau": 0.0}
+    return Target(logdensity, example, constrain=constrain, names=_names(("alpha", "tau"), names))
+
+
+def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None, prior_seed: int = 0) -> Target:
+    r"""Heavy-tailed prior: :math:`w\sim\mathcal T_2(0,A^\top A)` with a fixed A, entries N(0, 1); d = features + 2.
+
+    Parameters
+    ----------
+    split
+        Training data, standardised.
+    names
+        Names of the features, for tables.
+    prior_seed
+        Seed of A.
+    """
+    inputs, outputs = jnp.asarray(design(split.train_features)), jnp.asarray(split.train_target)
+    num_weights = inputs.shape[1]
+    factor = prior_factor(num_weights, prior_seed)
+    whitener = jnp.asarray(np.linalg.inv(factor).T)
+    constant = (
+        jax.scipy.special.gammaln((PRIOR_DF + num_weights) / 2)
+        - jax.scipy.special.gammaln(PRIOR_DF / 2)
+        - 0.5 * num_weights * np.log(PRIOR_DF * np.pi)
+        - np.linalg.slogdet(factor)[1]
+    )
+
+    def logdensity(position):
+        weights, log_tau = position["w"], position["log_tau"]
+        distance = jnp.sum((whitener @ weights) ** 2)
+        log_prior = constant - 0.5 * (PRIOR_DF + num_weights) * jnp.log1p(distance / PRIOR_DF)
+        return _log_likelihood(weights, log_tau, inputs, outputs) + log_prior + _log_gamma_prior(log_tau)
+
+    def constrain(position):
+        return {"tau": jnp.exp(position["log_tau"]), "w": position["w"]}
+
+    example = {"w": jnp.zeros(num_weights), "log_tau": 0.0}
+    return Target(logdensity, example, constrain=constrain, names=_names(("tau",), names))
+
+
+def _names(precisions: tuple[str, ...], features: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return None if features is None else (*precisions, *features, "intercept")

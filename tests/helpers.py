@@ -1,0 +1,88 @@
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from klover import Target
+
+
+class Known(NamedTuple):
+    """A target with everything that can be known about it: log evidence, posterior mean and covariance (flat)."""
+
+    target: Target
+    log_evidence: float
+    mean: np.ndarray
+    covariance: np.ndarray
+
+
+def correlated_covariance(dim: int, seed: int = 0) -> np.ndarray:
+    """Make a well-conditioned covariance with strong correlations and scales between 0.5 and 2."""
+    basis = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))[0]
+    matrix = basis @ np.diag(np.geomspace(0.1, 1.0, dim)) @ basis.T
+    scale = np.geomspace(0.5, 2.0, dim) / np.sqrt(np.diagonal(matrix))
+    return matrix * scale[:, None] * scale
+
+
+def gaussian_log_density(x, mean, covariance):
+    """Return the log density of a multivariate Normal at one point, in plain jax.numpy."""
+    delta = x - mean
+    log_volume = np.linalg.slogdet(2 * np.pi * covariance)[1]
+    return -0.5 * (delta @ np.linalg.inv(covariance) @ delta + log_volume)
+
+
+def gaussian(dim: int = 3, log_evidence: float = 1.7, seed: int = 0) -> Known:
+    mean, covariance = np.linspace(-1.0, 2.0, dim), correlated_covariance(dim, seed)
+    target = Target(lambda x: gaussian_log_density(x, mean, covariance) + log_evidence, jnp.zeros(dim))
+    return Known(target, log_evidence, mean, covariance)
+
+
+def gaussian_mixture(
+    means=((-3.0, 0.0), (3.0, 1.0)), weights=(0.3, 0.7), scale: float = 0.8, log_evidence: float = -0.4
+) -> Known:
+    """Mix spherical Normals of one scale."""
+    means, weights = np.asarray(means), np.asarray(weights)
+    dim = means.shape[1]
+    within = scale**2 * np.eye(dim)
+
+    def logdensity(x):
+        each = jax.vmap(lambda mean: gaussian_log_density(x, mean, within))(jnp.asarray(means))
+        return jax.nn.logsumexp(each + np.log(weights)) + log_evidence
+
+    mean = weights @ means
+    covariance = within + np.einsum("k,ki,kj->ij", weights, means - mean, means - mean)
+    return Known(Target(logdensity, jnp.zeros(dim)), log_evidence, mean, covariance)
+
+
+def student(dim: int = 2, df: float = 7.0, log_evidence: float = 0.6, seed: int = 0) -> Known:
+    mean, scale_matrix = np.linspace(-1.0, 1.0, dim), correlated_covariance(dim, seed)
+    precision = np.linalg.inv(scale_matrix)
+    constant = stats.multivariate_t(mean, scale_matrix, df).logpdf(mean) + log_evidence
+
+    def logdensity(x):
+        return constant - 0.5 * (df + dim) * jnp.log1p((x - mean) @ precision @ (x - mean) / df)
+
+    return Known(Target(logdensity, jnp.zeros(dim)), log_evidence, mean, df / (df - 2) * scale_matrix)
+
+
+def linear_regression(num_data: int = 20, num_slopes: int = 2, seed: int = 0) -> Known:
+    """Regress with known noise and a Normal prior, on a position with keys ``intercept`` and ``slope``."""
+    prior_scale, noise_scale = 2.0, 0.5
+    generator = np.random.default_rng(seed)
+    design = np.column_stack([np.ones(num_data), generator.normal(size=(num_data, num_slopes))])
+    response = design @ generator.normal(size=num_slopes + 1) + noise_scale * generator.normal(size=num_data)
+
+    def logdensity(position):
+        coefficient = jnp.concatenate([position["intercept"][None], position["slope"]])
+        log_prior = jax.scipy.stats.norm.logpdf(coefficient, 0.0, prior_scale).sum()
+        return log_prior + jax.scipy.stats.norm.logpdf(response, design @ coefficient, noise_scale).sum()
+
+    marginal = prior_scale**2 * design @ design.T + noise_scale**2 * np.eye(num_data)
+    covariance = np.linalg.inv(design.T @ design / noise_scale**2 + np.eye(num_slopes + 1) / prior_scale**2)
+    return Known(
+        Target(logdensity, {"intercept": 0.0, "slope": np.zeros(num_slopes)}),
+        float(stats.multivariate_normal(np.zeros(num_data), marginal).logpdf(response)),
+        covariance @ design.T @ response / noise_scale**2,
+        covariance,
+    )

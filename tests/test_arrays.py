@@ -1,0 +1,101 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from klover import arrays
+
+BOTH = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((np.ones(2),), np),
+        ((np.float64(1.0), 2.0), np),
+        ((), np),
+        ((jnp.ones(2),), jnp),
+        ((np.ones(2), 1.0, jnp.ones(())), jnp),
+    ],
+)
+def test_namespace(arguments, expected):
+    assert arrays.namespace(*arguments) is expected
+
+
+def test_namespace_of_tracers():
+    seen = []
+    jax.jit(lambda x: seen.append(arrays.namespace(x)) or x)(np.ones(2))
+    assert seen == [jnp]
+
+
+@given(
+    hnp.arrays(float, (4, 5), elements=st.one_of(st.floats(-1e4, 1e4), st.just(-np.inf), st.integers(-2, 2).map(float)))
+)
+def test_logsumexp_agrees_with_scipy(x):
+    for axis in (0, 1, -1):
+        # scipy subtracts -inf from -inf on the way to its answer.
+        with np.errstate(all="ignore"):
+            expected = scipy.special.logsumexp(x, axis=axis)
+        np.testing.assert_allclose(arrays.logsumexp(x, axis), expected, rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(arrays.logsumexp(jnp.asarray(x), axis), expected, rtol=1e-13, atol=1e-13)
+
+
+@BOTH
+def test_logsumexp_shows_what_is_no_number(xp):
+    assert arrays.logsumexp(xp.asarray([0.0, np.inf])) == np.inf
+    assert np.isnan(arrays.logsumexp(xp.asarray([0.0, np.nan])))
+
+
+@pytest.mark.parametrize("x", [[1.0, -2.0, 0.5], [-1e4, -np.inf, -1e4 + 1], [-np.inf] * 3, [5.0, -np.inf, -np.inf]])
+def test_logsumexp_gradient_is_softmax(x):
+    x = np.asarray(x)
+    gradient = jax.grad(arrays.logsumexp)(jnp.asarray(x))
+    expected = scipy.special.softmax(x) if np.isfinite(x).any() else np.zeros(3)
+    np.testing.assert_allclose(gradient, expected, atol=1e-12)
+
+
+def test_no_gradient_flows_through_a_constant():
+    value, gradient = jax.value_and_grad(lambda x: x * arrays.constant(x))(jnp.asarray(3.0))
+    assert (value, gradient) == (9.0, 3.0)
+    x = np.ones(2)
+    assert arrays.constant(x) is x
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["gammaln", "digamma"])
+def test_special_functions_agree_with_scipy(xp, name):
+    x = np.geomspace(1e-3, 1e5, 50)
+    result = getattr(arrays, name)(xp.asarray(x))
+    assert arrays.namespace(result) is xp
+    np.testing.assert_allclose(result, getattr(scipy.special, name)(x), rtol=1e-11, atol=1e-12)
+
+
+@BOTH
+def test_inverse_triangular_undoes_the_factor(xp):
+    generator = np.random.default_rng(0)
+    factor = np.tril(generator.normal(size=(4, 5, 5))) + 3 * np.eye(5)
+    inverse = arrays.inverse_triangular(xp.asarray(factor))
+    np.testing.assert_allclose(inverse @ factor, np.broadcast_to(np.eye(5), factor.shape), atol=1e-12)
+
+
+@BOTH
+def test_inverse_triangular_with_rows_of_any_size(xp):
+    generator = np.random.default_rng(1)
+    lower = np.tril(generator.uniform(-0.5, 0.5, size=(5, 5)), -1) + np.eye(5)
+    size = np.array([1e8, 1e-8, 1.0, 1e-12, 1e12])
+    inverse = arrays.inverse_triangular(xp.asarray(size[:, None] * lower))
+    np.testing.assert_allclose(inverse * size, np.linalg.inv(lower), atol=1e-13)
+
+
+@BOTH
+@pytest.mark.parametrize("num_steps", [0, 1, 7])
+def test_iterate_applies_the_step_so_many_times(xp, num_steps):
+    carry = {"value": xp.asarray(1.0), "count": xp.asarray([0, 10])}
+    result = arrays.iterate(lambda c: {"value": 2 * c["value"], "count": c["count"] + 1}, carry, num_steps)
+    assert result["value"] == 2.0**num_steps
+    np.testing.assert_array_equal(result["count"], [num_steps, 10 + num_steps])
+    assert arrays.namespace(result["value"]) is xp
