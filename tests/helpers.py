@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from klover import Target
+from klover import Diagonal, Full, LowRank, Target
 
 
 class Known(NamedTuple):
@@ -86,3 +86,24 @@ def linear_regression(num_data: int = 20, num_slopes: int = 2, seed: int = 0) ->
         covariance @ design.T @ response / noise_scale**2,
         covariance,
     )
+
+
+def make_spread(covariance: str, num: int = 2, dim: int = 3, rank: int = 2, seed: int = 0):
+    """Make random spreads with signs as an optimiser may leave them."""
+    generator = np.random.default_rng(seed)
+    scale = generator.choice([-1.0, 1.0], (num, dim)) * generator.uniform(0.5, 2.0, (num, dim))
+    if covariance == "diagonal":
+        return Diagonal(scale)
+    if covariance == "full":
+        return Full(generator.normal(size=(num, dim, dim)) * 0.6 + scale[..., None] * np.eye(dim))
+    return LowRank(scale, generator.normal(size=(num, dim, rank)))
+
+
+def spread_covariance(spread) -> np.ndarray:
+    """Return the covariance matrices of a spread, one by one and by definition."""
+    if isinstance(spread, Diagonal):
+        return np.stack([np.diag(scale**2) for scale in spread.scale])
+    if isinstance(spread, Full):
+        return np.stack([np.tril(factor) @ np.tril(factor).T for factor in spread.factor])
+    pairs = zip(spread.scale, spread.factor, strict=True)
+    return np.stack([np.diag(scale**2) + factor @ factor.T for scale, factor in pairs])

@@ -172,14 +172,15 @@ def test_kl_falls_at_least_as_fast_as_one_over_k(getkey):
     first = klover.diffuse([-10.0], [10.0], "normal")
     key = getkey()
     state, _ = boosting.compiled_init_given(key, target, settings, first)
-    values = [simulations.forward_kl_by_quadrature(target, state.mixture, -15, 15)]
+    values = [simulations.forward_kl_by_quadrature(target, state.mixture, -15.0, 15.0)]
     for number in range(1, 20):
         state, _ = boosting.compiled_step(jax.random.fold_in(key, number), state, target, settings)
-        values.append(simulations.forward_kl_by_quadrature(target, state.mixture, -15, 15))
+        values.append(simulations.forward_kl_by_quadrature(target, state.mixture, -15.0, 15.0))
     numbers = np.arange(1, 21)
-    assert np.all(np.array(values) * numbers <= values[0] * 1.000001)
-    slope = np.polyfit(np.log(numbers), np.log(values), 1)[0]
-    assert slope <= -1
+    # The constant C of the bound C/K shows in the first rounds, and no later round may exceed it.
+    products = np.array(values) * numbers
+    assert products[5:].max() <= products[:5].max()
+    assert np.polyfit(np.log(numbers), np.log(values), 1)[0] <= -1
 
 
 def test_cauchy_is_covered_by_student_components(getkey):
@@ -267,6 +268,7 @@ BAD_CHOICES = {
     "reverse-em": ({"divergence": "reverse", "fitter": "em"}, ValueError, "fitter='adam'"),
     "reverse-newton": ({"divergence": "reverse", "weights": "newton"}, ValueError, "weights='projected'"),
     "adam-all": ({"update": "all"}, ValueError, "fitter='em'"),
+    "remainder-current": ({"approach": "remainder", "draws": "current"}, ValueError, "draws='previous'"),
     "em-epsilon": ({"fitter": "em", "log_epsilon": -10.0}, ValueError, "log_epsilon"),
 }
 

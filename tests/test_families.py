@@ -5,49 +5,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from sklearn.decomposition import FactorAnalysis
 
-from helpers import correlated_covariance
+from helpers import correlated_covariance, make_spread, spread_covariance
 from klover.families import COVARIANCES, TAILS, Components, Diagonal, Family, Full, LowRank
 
 NAMES = [f"{tail}-{covariance}" for tail in TAILS for covariance in COVARIANCES]
 EACH_FAMILY = pytest.mark.parametrize("name", NAMES)
 EACH_SPREAD = pytest.mark.parametrize("covariance", COVARIANCES)
-NUM, DIM, RANK = 2, 3, 2
+NUM, DIM = 2, 3
 DF = np.array([4.5, 9.0])
 SIGNIFICANCE = 1e-6
 NUM_DRAWS = 10_000
-
-
-def make_spread(covariance: str, seed: int = 0):
-    """Make random spreads with signs as an optimiser may leave them."""
-    generator = np.random.default_rng(seed)
-    scale = generator.choice([-1.0, 1.0], (NUM, DIM)) * generator.uniform(0.5, 2.0, (NUM, DIM))
-    if covariance == "diagonal":
-        return Diagonal(scale)
-    if covariance == "full":
-        return Full(generator.normal(size=(NUM, DIM, DIM)) * 0.6 + scale[..., None] * np.eye(DIM))
-    return LowRank(scale, generator.normal(size=(NUM, DIM, RANK)))
 
 
 def make_components(name: str, seed: int = 0) -> Components:
     tail, covariance = name.split("-", 1)
     location = np.random.default_rng(seed + 100).normal(size=(NUM, DIM)) * 2
     df = DF if tail == "student" else np.full(NUM, np.inf)
-    return Components(location, make_spread(covariance, seed), df, tail)
-
-
-def direct_covariance(spread) -> np.ndarray:
-    if isinstance(spread, Diagonal):
-        return np.stack([np.diag(scale**2) for scale in spread.scale])
-    if isinstance(spread, Full):
-        return np.stack([np.tril(factor) @ np.tril(factor).T for factor in spread.factor])
-    pairs = zip(spread.scale, spread.factor, strict=True)
-    return np.stack([np.diag(scale**2) + factor @ factor.T for scale, factor in pairs])
+    return Components(location, make_spread(covariance, seed=seed), df, tail)
 
 
 def oracle(components: Components, k: int):
-    matrix = direct_covariance(components.spread)[k]
+    matrix = spread_covariance(components.spread)[k]
     if components.tail == "normal":
         return scipy.stats.multivariate_normal(components.location[k], matrix)
     return scipy.stats.multivariate_t(components.location[k], matrix, components.df[k])
@@ -101,7 +80,7 @@ def test_sampler_follows_the_density(name, k):
     components = make_components(name)
     delta = sampled(name)[k] - components.location[k]
     # The radius has a known law, and after whitening the directions are uniform.
-    whitened = delta @ np.linalg.inv(np.linalg.cholesky(direct_covariance(components.spread)[k])).T
+    whitened = delta @ np.linalg.inv(np.linalg.cholesky(spread_covariance(components.spread)[k])).T
     squared = (whitened**2).sum(1)
     law = scipy.stats.chi2(DIM) if components.tail == "normal" else scipy.stats.f(DIM, components.df[k], scale=DIM)
     assert scipy.stats.kstest(squared, law.cdf).pvalue > SIGNIFICANCE
@@ -125,7 +104,7 @@ def test_sampler_has_the_mean_and_the_covariance(name):
 def test_ratio_to_a_narrower_density_averages_to_one(name, k):
     components, x = make_components(name), sampled(name)[k]
     narrower = scipy.stats.multivariate_normal(
-        components.location[k] + 0.1, 0.6 * direct_covariance(components.spread)[k]
+        components.location[k] + 0.1, 0.6 * spread_covariance(components.spread)[k]
     )
     ratio = np.exp(narrower.logpdf(x) - components.log_prob(x)[k])
     assert abs(ratio.mean() - 1) < 5 * ratio.std() / np.sqrt(NUM_DRAWS)
@@ -172,14 +151,6 @@ def test_gradients_are_finite_even_at_the_location(name):
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((gradient, by_point)))
 
 
-@EACH_SPREAD
-def test_covariance_and_log_scale(covariance):
-    for spread in (make_spread(covariance), on_device(make_spread(covariance))):
-        expected = direct_covariance(jax.tree.map(np.asarray, spread))
-        np.testing.assert_allclose(spread.covariance(), expected, rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(spread.log_scale(), 0.5 * np.linalg.slogdet(expected)[1], rtol=1e-10)
-
-
 @EACH_FAMILY
 def test_canonical_form_is_the_same_density(name):
     for components in (make_components(name), on_device(make_components(name))):
@@ -206,96 +177,6 @@ def test_precision_is_kept(name, dtype):
     location, x = np.zeros((NUM, DIM), dtype), np.ones((4, DIM), dtype)
     results = [*compute(location, x), *jax.eval_shape(compute, location, x), jax.eval_shape(draw, location)]
     assert {leaf.dtype for leaf in results} == {np.dtype(dtype)}
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-9), (np.float32, 1e-2)])
-def test_low_rank_distance_with_a_narrow_diagonal(dtype, tolerance):
-    # With orthonormal columns the distance along and across them is known without any cancellation.
-    generator = np.random.default_rng(3)
-    basis = np.linalg.qr(generator.normal(size=(6, 2)))[0].astype(dtype)
-    width, narrow = np.array([1.0, 0.3]), 1e-4
-    along, across = generator.normal(size=(50, 2)), generator.normal(size=(50, 6))
-    delta = ((along * width) @ basis.T + narrow * across).astype(dtype)
-    spread = LowRank(np.full((1, 6), narrow, dtype), (basis * width)[None].astype(dtype))
-    projection = delta.astype(float) @ basis.astype(float)
-    outside = (delta - projection @ basis.astype(float).T) / narrow
-    expected = (projection**2 / (narrow**2 + width**2)).sum(1) + (outside**2).sum(1)
-    np.testing.assert_allclose(spread.squared_distance(delta[None])[0], expected, rtol=tolerance)
-    on_jax = on_device(spread).squared_distance(jnp.asarray(delta)[None])
-    np.testing.assert_allclose(on_jax[0], expected, rtol=tolerance)
-
-
-def weighted_points(seed: int = 0):
-    generator = np.random.default_rng(seed)
-    delta = generator.normal(size=(NUM, 40, DIM)) @ np.linalg.cholesky(correlated_covariance(DIM)).T
-    weight = generator.dirichlet(np.ones(40), size=NUM) * np.array([[0.7], [0.3]])
-    return delta, weight, weight.sum(1) * 0.9
-
-
-def wanted_covariance(delta, weight, mass, prior, strength) -> np.ndarray:
-    scatter = np.stack([np.cov(d.T, aweights=w, ddof=0) for d, w in zip(delta, weight, strict=True)])
-    # np.cov centres, and divides by the sum of the weights; undo both.
-    mean = np.einsum("ks,ksd->kd", weight, delta) / weight.sum(1)[:, None]
-    scatter = (scatter + mean[:, :, None] * mean[:, None, :]) * weight.sum(1)[:, None, None]
-    return (scatter + strength * direct_covariance(prior)) / (mass + strength)[:, None, None]
-
-
-@pytest.mark.parametrize("covariance", ["full", "diagonal"])
-@pytest.mark.parametrize("strength", [0.0, 0.3])
-def test_maximise_gives_weighted_moments_plus_prior(covariance, strength):
-    delta, weight, mass = weighted_points()
-    prior = make_spread(covariance, seed=5)
-    expected = wanted_covariance(delta, weight, mass, prior, strength)
-    if covariance == "diagonal":
-        expected = expected * np.eye(DIM)
-    for arguments in ((delta, weight, mass, prior), on_device((delta, weight, mass, prior))):
-        spread = on_device(make_spread(covariance)).maximise(*arguments, strength)
-        np.testing.assert_allclose(spread.covariance(), expected, rtol=1e-12, atol=1e-14)
-
-
-def test_maximise_with_scales_far_apart():
-    delta, weight, mass = weighted_points()
-    size = np.array([1e-8, 1.0, 1e8])
-    spread = make_spread("full").maximise(delta * size, weight, mass, Full(np.zeros((NUM, DIM, DIM))), 0.0)
-    expected = wanted_covariance(delta, weight, mass, make_spread("full"), 0.0)
-    np.testing.assert_allclose(spread.covariance() / (size[:, None] * size), expected, rtol=1e-10)
-
-
-def factor_objective(spread, mass, strength, wanted) -> np.ndarray:
-    matrix = direct_covariance(jax.tree.map(np.asarray, spread))
-    trace = np.einsum("kij,kji->k", np.linalg.inv(matrix), wanted)
-    return -0.5 * (mass + strength) * (np.linalg.slogdet(matrix)[1] + trace)
-
-
-@pytest.mark.parametrize("strength", [0.0, 0.3])
-def test_maximise_raises_the_objective_of_factor_analysis(strength):
-    delta, weight, mass = weighted_points()
-    prior, spread = make_spread("low-rank", seed=5), make_spread("low-rank")
-    wanted = wanted_covariance(delta, weight, mass, prior, strength)
-    values = [factor_objective(spread, mass, strength, wanted)]
-    for _ in range(20):
-        spread = spread.maximise(delta, weight, mass, prior, strength)
-        values.append(factor_objective(spread, mass, strength, wanted))
-    assert np.all(np.diff(values, axis=0) > -1e-12)
-    assert np.all(values[1] > values[0] + 1e-3)
-    arguments = on_device((delta, weight, mass, prior))
-    once = on_device(make_spread("low-rank")).maximise(*arguments, strength)
-    np.testing.assert_allclose(factor_objective(once, mass, strength, wanted), values[1], rtol=1e-10)
-
-
-def test_maximise_converges_to_factor_analysis():
-    generator = np.random.default_rng(2)
-    dim, num_draws = 6, 200
-    x = generator.normal(size=(num_draws, 2)) @ generator.normal(size=(2, dim)) + 0.5 * generator.normal(
-        size=(num_draws, dim)
-    )
-    delta = (x - x.mean(0))[None]
-    weight, mass = np.full((1, num_draws), 1 / num_draws), np.ones(1)
-    spread = Family("normal", "low-rank", rank=2).components(np.zeros((1, dim)), x.var(0)[None]).spread
-    for _ in range(1000):
-        spread = spread.maximise(delta, weight, mass, spread, 0.0)
-    expected = FactorAnalysis(2, tol=1e-10, max_iter=5000, svd_method="lapack").fit(x)
-    np.testing.assert_allclose(spread.covariance()[0], expected.get_covariance(), rtol=1e-3, atol=1e-4)
 
 
 @EACH_FAMILY

@@ -219,17 +219,14 @@ def test_sample_is_the_first_half_of_sample_and_log_prob(getkey):
 def test_vmap_is_a_loop(getkey):
     mixtures = [on_device(make_mixture("normal-low-rank", seed=seed)).with_capacity(NUM + 1) for seed in range(3)]
     keys, x = jax.random.split(getkey(), 3), points()
-    structure = jax.tree.structure(mixtures[0])
 
-    def answers(key, *leaves):
-        mixture = jax.tree.unflatten(structure, leaves)
+    def answers(key, mixture):
         return (*mixture.sample_and_log_prob(key, 20), mixture.log_prob(x), mixture.mean(), mixture.covariance())
 
-    each = [jax.tree.leaves(mixture) for mixture in mixtures]
-    batched = jax.jit(jax.vmap(answers))(keys, *[jnp.stack(leaves) for leaves in zip(*each, strict=True)])
-    looped = [jax.jit(answers)(key, *leaves) for key, leaves in zip(keys, each, strict=True)]
-    for row, single in enumerate(looped):
-        for together, alone in zip(batched, single, strict=True):
+    batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *mixtures)
+    batched, single = jax.jit(jax.vmap(answers))(keys, batch), jax.jit(answers)
+    for row, mixture in enumerate(mixtures):
+        for together, alone in zip(batched, single(keys[row], mixture), strict=True):
             np.testing.assert_allclose(together[row], alone, rtol=1e-10)
 
 

@@ -29,8 +29,8 @@ TARGET = Target(log_two_modes, jnp.array([-1.0]))
 
 
 def normal(location, scale, log_weight=0.0):
-    components = Family("normal", "diagonal").components(jnp.array([[location]]), jnp.array([[scale**2]]))
-    return Mixture(components, jnp.array([log_weight]))
+    components = Family("normal", "diagonal").components(np.array([[location]]), np.array([[scale**2]]))
+    return Mixture(components, np.array([log_weight]))
 
 
 # On the first mode, and wide enough to touch the second.
@@ -39,7 +39,7 @@ START = normal(1.0, 0.4, np.log(0.5))
 
 
 def divergence(mixture, kind):
-    log_q = np.asarray(mixture.log_prob(GRID[:, None]))
+    log_q = mixture.log_prob(GRID[:, None])
     if kind == "forward":
         return np.trapezoid(np.exp(EXACT) * (EXACT - log_q), GRID)
     return np.trapezoid(np.exp(log_q) * (log_q - EXACT), GRID)
@@ -49,25 +49,28 @@ def is_free_of_nan(tree):
     return not any(np.any(np.isnan(leaf)) for leaf in jax.tree.leaves(tree))
 
 
+draw_previous = jax.jit(sources.draw_previous, static_argnums=3)
 fit_newcomer = jax.jit(newcomer.fit_newcomer, static_argnames="settings")
 
 
 @functools.cache
 def previous_round():
-    draws = jax.jit(sources.draw_previous, static_argnums=3)(jax.random.key(0), TARGET, FIRST, 1000)
+    draws = draw_previous(jax.random.key(0), TARGET, FIRST, 1000)
     return newcomer.Previous(FIRST, draws)
 
 
 FORWARD = [
     {"draws": draws, "approach": approach, "fitter": fitter}
     for draws, approach, fitter in itertools.product(sources.SOURCES, ("direct", "remainder"), ("adam", "em"))
-    if (draws, approach) != ("newcomer", "direct")
+    if (draws, approach) not in (("newcomer", "direct"), ("current", "remainder"))
 ]
 REVERSE = [{"divergence": "reverse", "approach": approach, "fitter": "adam"} for approach in ("direct", "remainder")]
 
 
 def grow(fitted):
-    return FIRST.with_capacity(2).append(fitted.components, fitted.log_weights[0])
+    """Add a newcomer to the first component, in NumPy, where nothing is compiled."""
+    components = jax.tree.map(lambda *parts: np.concatenate(parts), FIRST.components, fitted.components)
+    return Mixture(components, np.append(np.log1p(-fitted.weights), fitted.log_weights))
 
 
 @pytest.mark.parametrize("choices", FORWARD + REVERSE, ids=lambda choices: "-".join(choices.values()))
@@ -84,8 +87,14 @@ def test_a_newcomer_lowers_the_divergence(getkey, choices):
     assert is_free_of_nan(fitted)
     assert 0 < fitted.weights[0] < 1
     assert divergence(grow(fitted), settings.divergence) < 0.9 * divergence(FIRST, settings.divergence)
-    # It has gone to the mode that was missing.
-    assert 0.8 < fitted.components.location[0, 0] < 3.0
+    if settings.approach == "remainder" and (settings.draws != "previous" or settings.divergence == "reverse"):
+        # New draws at every step see all of p/q, whose mean and spread a Normal takes over.
+        remainder = np.exp(EXACT - FIRST.log_prob(GRID[:, None]))
+        mean = np.trapezoid(remainder * GRID, GRID) / np.trapezoid(remainder, GRID)
+        assert abs(fitted.components.location[0, 0] - mean) < 0.2
+    else:
+        # It has gone to the mode that was missing.
+        assert abs(fitted.components.location[0, 0] - LOCATIONS[1]) < 2 * SCALES[1]
 
 
 @pytest.mark.parametrize(("fitter", "num_steps"), [("em", 4), ("adam", 60)])
@@ -120,7 +129,7 @@ def test_the_first_component_has_all_the_weight_and_fits_a_gaussian(getkey, choi
         **choices,
     )
     fitted = fit_newcomer(getkey(), target, None, normal(2.0, 1.0), settings)
-    np.testing.assert_array_equal(fitted.log_weights, [0.0])
+    np.testing.assert_allclose(fitted.log_weights, [0.0], atol=1e-12)
     # The target is of the family, so its weights end up equal and the fit does not depend on luck.
     error = scale / np.sqrt(settings.num_draws_per_step)
     np.testing.assert_allclose(fitted.components.location, [[centre]], atol=5 * error)
@@ -143,7 +152,7 @@ def fixed_problem(name):
 
     target = Target(log_density, jnp.zeros(2))
     first = Mixture.of(family.components(jnp.asarray(MODES[:1]), jnp.asarray([[3.0, 2.0]])))
-    draws = jax.jit(sources.draw_previous, static_argnums=3)(jax.random.key(3), target, first, 500)
+    draws = draw_previous(jax.random.key(3), target, first, 500)
     start = Mixture(family.components(jnp.asarray(MODES[1:]), jnp.asarray([[0.7, 0.7]])), jnp.log(jnp.array([0.4])))
     return target, newcomer.Previous(first, draws), start
 
@@ -195,7 +204,7 @@ def begin_at(key, target, place, settings, shift=0.0):
     """Begin with draw number ``place``, since a climb starts at the first one."""
     draws = jax.tree.map(lambda leaf: np.roll(leaf, -place, axis=0), previous_round().draws)
     draws = dataclasses.replace(draws, log_p=draws.log_p + shift)
-    return begin_by_ascent(key, target, newcomer.Previous(FIRST.with_capacity(3), draws), settings)
+    return begin_by_ascent(key, target, newcomer.Previous(FIRST, draws), settings)
 
 
 def test_ascent_begins_as_the_paper_does(getkey):
@@ -228,8 +237,8 @@ def test_smoothed_ascent_does_not_see_the_constant_of_the_target(getkey):
 def test_search_finds_the_missing_mode(getkey, search):
     settings = Settings.of(newcomer=search)
     wide = normal(0.0, 4.0)
-    draws = jax.jit(sources.draw_previous, static_argnums=3)(getkey(), TARGET, wide, 1000)
-    scouts = sources.Draws(draws.x, draws.log_p, draws.log_source, FIRST.log_prob(draws.x))
+    draws = draw_previous(getkey(), TARGET, wide, 1000)
+    scouts = dataclasses.replace(draws, log_previous=FIRST.log_prob(np.asarray(draws.x)))
     start = jax.jit(newcomer.start_by_search, static_argnums=4)(getkey(), TARGET, FIRST, scouts, settings)
     assert is_free_of_nan(start)
     assert abs(start.components.location[0, 0] - LOCATIONS[1]) < 3 * SCALES[1]

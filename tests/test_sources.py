@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,3 +98,28 @@ def test_mixing_adds_densities(gamma):
     mixed = sources.mix(jnp.asarray(log_f), jnp.asarray(log_previous), jnp.log(gamma))
     expected = (1 - gamma) * np.exp(log_previous) + gamma * np.exp(log_f)
     np.testing.assert_allclose(np.exp(mixed), expected, rtol=1e-12)
+
+
+def test_a_weight_that_rounds_above_one_is_one():
+    # EM sums normalised weights, and the sum is often a rounding error above one.
+    log_f = jnp.array([-1.0, 2.0])
+    np.testing.assert_allclose(sources.mix(log_f, jnp.zeros(2), jnp.array(1e-15)), log_f)
+
+
+draw_defended = jax.jit(sources.draw_defended, static_argnums=4)
+
+
+def test_defended_draws_are_weighted_by_what_they_are_drawn_from(getkey):
+    mixture, anchor = previous_mixture(), newcomer_mixture(1.0)
+    draws = draw_defended(getkey(), TARGET, mixture, anchor, NUM_DRAWS)
+    value, error = log_evidence(draws.log_ratio)
+    assert abs(value - LOG_Z) < 5 * error
+    x = np.asarray(draws.x)
+    components = jax.tree.map(np.asarray, mixture.components)
+    # In two dimensions the copies are 1 + √2 times as wide; the empty slot has none.
+    inflated = dataclasses.replace(components, spread=type(components.spread)(components.spread.factor * (1 + 2**0.5)))
+    density = 0.5 * np.exp(mixture.log_prob(x)) + 0.25 * np.exp(anchor.log_prob(x))
+    density = density + 0.125 * np.exp(inflated.log_prob(x)[:2]).sum(0)
+    np.testing.assert_allclose(np.exp(draws.log_source), density, rtol=1e-10)
+    np.testing.assert_allclose(draws.log_previous, mixture.log_prob(x), rtol=1e-10)
+    assert np.all(draws.log_ratio <= draws.log_p - draws.log_previous + np.log(2.0) + 1e-12)

@@ -2,12 +2,13 @@
 
 from klover.boosting import BoostInfo, BoostState, boost
 from klover.diagnostics import Verdict
-from klover.families import Components, Diagonal, Family, Full, LowRank
+from klover.families import Components, Family
 from klover.fit import Fit, Summary
 from klover.importance import WeightedDraws, sample_importance
 from klover.initialisation import diffuse
 from klover.mixture import Mixture
 from klover.settings import Settings
+from klover.spreads import Diagonal, Full, LowRank
 from klover.status import Status
 from klover.target import Target, TargetCheck
 
@@ -32,3 +33,12 @@ __all__ = [
     "diffuse",
     "sample_importance",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """Read the version where it is asked for: importing the metadata machinery costs time."""
+    if name != "__version__":
+        raise AttributeError(f"module 'klover' has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version("klover")

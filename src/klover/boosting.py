@@ -98,7 +98,7 @@ def step(
     if settings.newcomer == "ascent":
         start = newcomer.start_by_ascent(key_start, target, held, settings)
     else:
-        scouts = _draw_defended(key_scout, target, previous, state.anchor, settings)
+        scouts = sources.draw_defended(key_scout, target, previous, state.anchor, settings.num_draws)
         start = newcomer.start_by_search(key_start, target, previous, scouts, settings)
     fitted = newcomer.fit_newcomer(key_fit, target, held, start, settings)
     is_sound = jnp.all(jnp.stack([jnp.all(~jnp.isnan(leaf)) for leaf in jax.tree.leaves(fitted)]))
@@ -109,21 +109,13 @@ def step(
     return BoostState(mixture, draws, state.anchor), info
 
 
-def _draw_defended(
-    key: Key[jax.Array, ""], target: Target, mixture: Mixture, anchor: Mixture, settings: Settings
-) -> Draws:
-    """Draw from the defended mixture; ``log_previous`` is the density of the mixture itself."""
-    draws = sources.draw_previous(key, target, _defended(mixture, anchor), settings.num_draws)
-    return dataclasses.replace(draws, log_previous=mixture.log_prob(draws.x))
-
-
 def _correct(key: Key[jax.Array, ""], target: Target, mixture: Mixture, anchor: Mixture, settings: Settings) -> Mixture:
     """Re-optimise all weights, and all components where ``update`` is "all", on draws of the defended mixture."""
     if settings.divergence == "reverse":
         return mixture if settings.weights == "none" else _correct_reverse(key, target, mixture, settings)
     if settings.weights == "none" and settings.update == "newcomer":
         return mixture
-    draws = _draw_defended(key, target, mixture, anchor, settings)
+    draws = sources.draw_defended(key, target, mixture, anchor, settings.num_draws)
     weight = jnp.exp(normalise(draws.log_ratio))
     if settings.weights != "none":
         log_component = mixture.component_log_prob(draws.x)
@@ -134,23 +126,6 @@ def _correct(key: Key[jax.Array, ""], target: Target, mixture: Mixture, anchor: 
         strength = em.prior_strength(draws.log_ratio, target.dim, settings.prior)
         mixture = em.fit(mixture, sample, settings.steps, strength, is_df_fitted=settings.family.is_df_fitted)
     return mixture
-
-
-def _defended(mixture: Mixture, anchor: Mixture) -> Mixture:
-    r"""Return half of the mixture, a quarter of inflated copies of its components, and a quarter of the first mixture.
-
-    Draws of the mixture alone never see where its tails end, and a fit to them lets the tails shrink round by round;
-    nor do they see a mode that the first, broader mixture had touched. The copies are equally weighted and
-    :math:`1+2/\sqrt d` times as wide. Weights are at most twice those of the mixture itself.
-    """
-    components = mixture.components
-    spread = jax.tree.map(lambda leaf: leaf * (1.0 + 2.0 / mixture.dim**0.5), components.spread)
-    inflated = dataclasses.replace(components, spread=spread)
-    is_used = mixture.log_weights > -jnp.inf
-    equal = jnp.where(is_used, -jnp.log(jnp.sum(is_used)), -jnp.inf)
-    parts = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), components, inflated, anchor.components)
-    shares = [mixture.log_weights + jnp.log(0.5), equal + jnp.log(0.25), anchor.log_weights + jnp.log(0.25)]
-    return Mixture(parts, jnp.concatenate(shares))
 
 
 def _correct_reverse(key: Key[jax.Array, ""], target: Target, mixture: Mixture, settings: Settings) -> Mixture:

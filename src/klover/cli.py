@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import klover
+
 DEMO_DATASET, DEMO_SPLIT = "boston", 1
 DEMO_PAIR = ("RAD", "TAX")
 
@@ -15,6 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="klover", description="Cover the posterior, then correct it: right or refused."
     )
+    parser.add_argument("--version", action="version", version=f"klover {klover.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="fit a regression on data that ships with the package")
     demo.add_argument("--out", type=Path, default=Path("klover-demo"), help="folder for the figure and the table")

@@ -20,9 +20,10 @@ import dataclasses
 import jax
 
 from klover.arrays import digamma, iterate, logsumexp, namespace
-from klover.families import Components, Spread
+from klover.families import Components
 from klover.importance import effective_sample_size
 from klover.mixture import Mixture
+from klover.spreads import Spread
 from klover.typing import AnyArray, Float, record
 
 DF_RANGE = (1.0, 200.0)

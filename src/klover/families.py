@@ -3,20 +3,18 @@ r"""Components of a mixture: Normal and Student-t, with diagonal, full or low-ra
 A component with location :math:`\mu`, scale matrix :math:`\Sigma` and degrees of freedom :math:`\nu` has a density that
 depends on a point only through :math:`m = (\theta-\mu)^\top\Sigma^{-1}(\theta-\mu)`. So a family is a *tail* (how the
 density falls with :math:`m`) times a *spread* (how :math:`\Sigma` is written down), and components are kept stacked on
-a leading axis, which the spreads below never look at (``...``).
-
-Each spread is written by its square root, as in the paper ("Parameter transformations"); signs do not matter, so an
-optimiser may step on these arrays without constraints.
+a leading axis.
 """
 
 import dataclasses
-from typing import TypeAlias
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.arrays import gammaln, inverse_triangular, namespace
+from klover.arrays import gammaln, namespace
+from klover.spreads import Diagonal, Full, LowRank, Spread, cholesky
 from klover.typing import AnyArray, Float, Int, Key, record, static
 from klover.validation import check_choice, check_count, check_positive
 
@@ -24,200 +22,6 @@ TAILS = ("normal", "student")
 COVARIANCES = ("full", "diagonal", "low-rank")
 INITIAL_DF = 5.0
 NUM_CANDIDATES = 8
-
-
-@record
-class Diagonal:
-    r""":math:`\Sigma = \mathrm{diag}(s^2)`."""
-
-    scale: Float[AnyArray, "... dim"]
-
-    @property
-    def noise_dim(self) -> int:
-        """Number of standard normal numbers that one draw takes."""
-        return self.scale.shape[-1]
-
-    def log_scale(self) -> Float[AnyArray, "..."]:
-        r"""Return :math:`\tfrac12\log|\Sigma|`."""
-        xp = namespace(self.scale)
-        return xp.sum(xp.log(xp.abs(self.scale)), axis=-1)
-
-    def squared_distance(self, delta: Float[AnyArray, "... draw dim"]) -> Float[AnyArray, "... draw"]:
-        r"""Return :math:`\delta^\top\Sigma^{-1}\delta`."""
-        return ((delta / self.scale[..., None, :]) ** 2).sum(-1)
-
-    def transform(self, noise: Float[AnyArray, "draw noise"]) -> Float[AnyArray, "draw dim"]:
-        r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
-        return noise * self.scale
-
-    def canonical(self) -> "Diagonal":
-        """Return the same spread with positive scales."""
-        return Diagonal(abs(self.scale))
-
-    def covariance(self) -> Float[AnyArray, "... dim dim"]:
-        r"""Return :math:`\Sigma`."""
-        xp = namespace(self.scale)
-        return self.scale[..., None] ** 2 * xp.eye(self.scale.shape[-1], dtype=self.scale.dtype)
-
-    def maximise(
-        self,
-        delta: Float[AnyArray, "component draw dim"],
-        weight: Float[AnyArray, "component draw"],
-        mass: Float[AnyArray, " component"],
-        prior: "Diagonal",
-        strength: Float[AnyArray, ""] | float,
-    ) -> "Diagonal":
-        r"""Maximise the expected log likelihood plus the prior: :math:`(S_k+\epsilon\Psi_k)/(N_k+\epsilon)`.
-
-        :math:`S_k=\sum_s \omega_{ks}\,\delta_{ks}\delta_{ks}^\top`, :math:`N_k` is the mass of the component, and
-        :math:`\Psi_k` is the covariance of ``prior``, which counts with mass :math:`\epsilon`.
-        """
-        xp = namespace(delta)
-        scatter = xp.einsum("ks,ksd->kd", weight, delta**2)
-        variance = (scatter + strength * prior.scale**2) / (mass + strength)[:, None]
-        return Diagonal(xp.sqrt(variance))
-
-
-@record
-class Full:
-    r""":math:`\Sigma = LL^\top` with a lower-triangular :math:`L`; entries above its diagonal are ignored."""
-
-    factor: Float[AnyArray, "... dim dim"]
-
-    @property
-    def noise_dim(self) -> int:
-        """Number of standard normal numbers that one draw takes."""
-        return self.factor.shape[-1]
-
-    def log_scale(self) -> Float[AnyArray, "..."]:
-        r"""Return :math:`\tfrac12\log|\Sigma|`."""
-        xp = namespace(self.factor)
-        return xp.sum(xp.log(xp.abs(xp.diagonal(self.factor, axis1=-2, axis2=-1))), axis=-1)
-
-    def squared_distance(self, delta: Float[AnyArray, "... draw dim"]) -> Float[AnyArray, "... draw"]:
-        r"""Return :math:`\delta^\top\Sigma^{-1}\delta`."""
-        xp = namespace(self.factor)
-        whitened = delta @ xp.swapaxes(inverse_triangular(xp.tril(self.factor)), -1, -2)
-        return (whitened**2).sum(-1)
-
-    def transform(self, noise: Float[AnyArray, "draw noise"]) -> Float[AnyArray, "draw dim"]:
-        r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
-        return noise @ namespace(self.factor).tril(self.factor).T
-
-    def canonical(self) -> "Full":
-        """Return the Cholesky factor: lower-triangular, with a positive diagonal."""
-        xp = namespace(self.factor)
-        sign = xp.where(xp.diagonal(self.factor, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
-        return Full(xp.tril(self.factor) * sign[..., None, :])
-
-    def covariance(self) -> Float[AnyArray, "... dim dim"]:
-        r"""Return :math:`\Sigma`."""
-        xp = namespace(self.factor)
-        lower = xp.tril(self.factor)
-        return lower @ xp.swapaxes(lower, -1, -2)
-
-    def maximise(
-        self,
-        delta: Float[AnyArray, "component draw dim"],
-        weight: Float[AnyArray, "component draw"],
-        mass: Float[AnyArray, " component"],
-        prior: "Full",
-        strength: Float[AnyArray, ""] | float,
-    ) -> "Full":
-        """Maximise as :meth:`Diagonal.maximise` does, over all covariance matrices."""
-        xp = namespace(delta)
-        scatter = xp.swapaxes(delta, -1, -2) @ (weight[..., None] * delta)
-        covariance = (scatter + strength * prior.covariance()) / (mass + strength)[:, None, None]
-        return Full(_cholesky(covariance))
-
-
-@record
-class LowRank:
-    r""":math:`\Sigma = \mathrm{diag}(s^2) + FF^\top` with a factor of few columns."""
-
-    scale: Float[AnyArray, "... dim"]
-    factor: Float[AnyArray, "... dim rank"]
-
-    @property
-    def noise_dim(self) -> int:
-        """Number of standard normal numbers that one draw takes."""
-        return self.scale.shape[-1] + self.factor.shape[-1]
-
-    def _inner_factor(self) -> tuple[Float[AnyArray, "... dim rank"], Float[AnyArray, "... rank rank"]]:
-        r"""Return :math:`D^{-1}F` and the Cholesky factor of :math:`I+F^\top D^{-1}F` (Woodbury)."""
-        xp = namespace(self.scale)
-        scaled = self.factor / self.scale[..., None] ** 2
-        inner = xp.swapaxes(self.factor, -1, -2) @ scaled
-        return scaled, xp.linalg.cholesky(inner + xp.eye(inner.shape[-1], dtype=inner.dtype))
-
-    def log_scale(self) -> Float[AnyArray, "..."]:
-        r"""Return :math:`\tfrac12\log|\Sigma|`."""
-        xp = namespace(self.scale)
-        _, inner = self._inner_factor()
-        return Diagonal(self.scale).log_scale() + xp.log(xp.diagonal(inner, axis1=-2, axis2=-1)).sum(-1)
-
-    def squared_distance(self, delta: Float[AnyArray, "... draw dim"]) -> Float[AnyArray, "... draw"]:
-        r"""Return :math:`\delta^\top\Sigma^{-1}\delta`."""
-        xp = namespace(self.scale)
-        scaled, inner = self._inner_factor()
-        projected = (delta @ scaled) @ xp.swapaxes(inverse_triangular(inner), -1, -2)
-        return Diagonal(self.scale).squared_distance(delta) - (projected**2).sum(-1)
-
-    def transform(self, noise: Float[AnyArray, "draw noise"]) -> Float[AnyArray, "draw dim"]:
-        r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
-        dim = self.scale.shape[-1]
-        return noise[:, :dim] * self.scale + noise[:, dim:] @ self.factor.T
-
-    def canonical(self) -> "LowRank":
-        """Return the same spread with positive scales."""
-        return LowRank(abs(self.scale), self.factor)
-
-    def covariance(self) -> Float[AnyArray, "... dim dim"]:
-        r"""Return :math:`\Sigma`."""
-        return Diagonal(self.scale).covariance() + self.factor @ namespace(self.factor).swapaxes(self.factor, -1, -2)
-
-    def maximise(
-        self,
-        delta: Float[AnyArray, "component draw dim"],
-        weight: Float[AnyArray, "component draw"],
-        mass: Float[AnyArray, " component"],
-        prior: "LowRank",
-        strength: Float[AnyArray, ""] | float,
-    ) -> "LowRank":
-        r"""Raise the objective of :meth:`Diagonal.maximise` by one EM step of factor analysis.
-
-        With :math:`B=\Sigma^{-1}F` and the target covariance :math:`C=(S_k+\epsilon\Psi_k)/(N_k+\epsilon)`:
-        :math:`F \leftarrow CB\,(I-F^\top B+B^\top CB)^{-1}`, :math:`s^2 \leftarrow \mathrm{diag}(C - F(CB)^\top)`.
-        :math:`C` is never formed: a step costs :math:`O(S\,d\,r)`.
-        """
-        xp = namespace(delta)
-        scaled, inner = self._inner_factor()
-        half = scaled @ xp.swapaxes(inverse_triangular(inner), -1, -2)
-        loading = half @ inverse_triangular(inner)
-        total = (mass + strength)[:, None, None]
-        scatter = xp.swapaxes(delta, -1, -2) @ (weight[..., None] * (delta @ loading))
-        anchored = prior.scale[..., None] ** 2 * loading + prior.factor @ (xp.swapaxes(prior.factor, -1, -2) @ loading)
-        product = (scatter + strength * anchored) / total
-        diagonal = xp.einsum("ks,ksd->kd", weight, delta**2)
-        prior_diagonal = prior.scale**2 + (prior.factor**2).sum(-1)
-        diagonal = (diagonal + strength * prior_diagonal) / total[..., 0]
-        identity = xp.eye(self.factor.shape[-1], dtype=self.factor.dtype)
-        second = identity - xp.swapaxes(self.factor, -1, -2) @ loading + xp.swapaxes(loading, -1, -2) @ product
-        factor = xp.swapaxes(xp.linalg.solve(second, xp.swapaxes(product, -1, -2)), -1, -2)
-        variance = diagonal - (factor * product).sum(-1)
-        return LowRank(xp.sqrt(xp.maximum(variance, 1e-12 * diagonal)), factor)
-
-
-Spread: TypeAlias = Diagonal | Full | LowRank
-
-
-def _cholesky(covariance: Float[AnyArray, "... dim dim"]) -> Float[AnyArray, "... dim dim"]:
-    """Cholesky factor through the correlation matrix, so that scales of 1e-8 beside 1e8 do no harm."""
-    xp = namespace(covariance)
-    scale = xp.sqrt(xp.diagonal(covariance, axis1=-2, axis2=-1))
-    correlation = covariance / (scale[..., :, None] * scale[..., None, :])
-    jitter = 10 * np.finfo(covariance.dtype).eps * xp.eye(covariance.shape[-1], dtype=covariance.dtype)
-    return scale[..., :, None] * xp.linalg.cholesky(correlation + jitter)
 
 
 def _chi_square(key: Key[jax.Array, ""], df: Float[jax.Array, " draw"]) -> Float[jax.Array, " draw"]:
@@ -277,9 +81,9 @@ class Components:
         """
         xp = namespace(distance)
         if self.tail == "normal":
-            return -0.5 * (distance + self.dim * np.log(2 * np.pi))
+            return -0.5 * (distance + self.dim * math.log(2 * math.pi))
         df = self.df[:, None]
-        constant = gammaln((df + self.dim) / 2) - gammaln(df / 2) - 0.5 * self.dim * xp.log(df * np.pi)
+        constant = gammaln((df + self.dim) / 2) - gammaln(df / 2) - 0.5 * self.dim * xp.log(df * math.pi)
         return constant - 0.5 * (df + self.dim) * xp.log1p(distance / df)
 
     def log_prob(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
@@ -288,12 +92,12 @@ class Components:
         return self.log_radial(distance) - self.spread.log_scale()[:, None]
 
     def sample(self, key: Key[jax.Array, ""], index: Int[jax.Array, " draw"]) -> Float[jax.Array, "draw dim"]:
-        """Draw one point from component ``index[s]`` for each s; differentiable in location and spread."""
+        """Draw one point from component ``index[s]`` for each s; differentiable in location and spread, not in df."""
         key_noise, key_tail = jax.random.split(key)
         location = jnp.asarray(self.location)
         noise = jax.random.normal(key_noise, (index.shape[0], self.spread.noise_dim), location.dtype)
         if self.tail == "student":
-            df = jnp.asarray(self.df)[index]
+            df = jax.lax.stop_gradient(jnp.asarray(self.df))[index]
             noise = noise * jnp.sqrt(df / _chi_square(key_tail, df))[:, None]
 
         def select(x, stacked):
@@ -309,7 +113,8 @@ class Components:
         if self.tail == "normal":
             return self.spread.covariance()
         inflation = xp.where(self.df > 2, self.df / xp.where(self.df > 2, self.df - 2, 1.0), xp.inf)
-        return inflation[:, None, None] * self.spread.covariance()
+        covariance = self.spread.covariance()
+        return xp.where(covariance == 0, 1.0, inflation[:, None, None]) * covariance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,7 +128,7 @@ class Family:
     covariance
         ``"full"``, ``"diagonal"`` or ``"low-rank"`` (diagonal plus ``rank`` directions).
     df
-        Degrees of freedom of Student-t components; ``None`` fits them, beginning at 5.
+        Degrees of freedom of Student-t components; ``None`` fits them by the forward KL, beginning at 5.
     rank
         Number of directions of a low-rank covariance.
     """
@@ -368,7 +173,7 @@ class Family:
             spread = Diagonal(xp.sqrt(variance))
         elif self.covariance == "full":
             matrix = covariance if is_matrix else variance[..., None] * xp.eye(dim, dtype=covariance.dtype)
-            spread = Full(_cholesky(matrix))
+            spread = Full(cholesky(matrix))
         else:
             spread = self._low_rank(variance)
         return Components(location, spread, xp.full(num, df, dtype=location.dtype), self.tail)
@@ -384,4 +189,4 @@ class Family:
         columns = np.cos(np.pi * (np.arange(dim)[:, None] + 0.5) * np.arange(rank)[None, :] / dim)
         columns = xp.asarray(columns / np.sqrt(2 * (columns**2).sum(1, keepdims=True)), dtype=variance.dtype)
         scale = xp.sqrt(variance)
-        return LowRank(scale / np.sqrt(2.0), scale[..., None] * columns)
+        return LowRank(scale / math.sqrt(2.0), scale[..., None] * columns)

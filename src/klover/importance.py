@@ -47,7 +47,8 @@ def log_evidence(log_ratio: LogRatio) -> tuple[Scalar, Scalar]:
     num_draws = log_ratio.shape[0]
     weight = xp.exp(normalise(log_ratio))
     variance = (num_draws * xp.sum(weight**2) - 1) / (num_draws - 1)
-    return logsumexp(log_ratio) - math.log(num_draws), xp.sqrt(xp.maximum(variance, 0.0))
+    error = xp.where(xp.any(weight > 0), xp.sqrt(xp.maximum(variance, 0.0)), xp.inf)
+    return logsumexp(log_ratio) - math.log(num_draws), error
 
 
 def self_normalised(
@@ -84,12 +85,14 @@ def forward_kl(log_ratio: LogRatio) -> Scalar:
     log_weight = normalise(log_ratio)
     weight = xp.exp(log_weight)
     relative = xp.where(weight > 0, log_weight + math.log(log_ratio.shape[0]), 0.0)
-    return xp.sum(weight * relative)
+    return xp.where(xp.any(weight > 0), xp.sum(weight * relative), xp.inf)
 
 
 def renyi_divergence(log_ratio: LogRatio) -> Scalar:
     r"""Estimate the Rényi divergence :math:`D_2(p\|q)=\log\mathrm E_q[(p/q)^2]`; :math:`\chi^2=e^{D_2}-1`."""
-    return logsumexp(2 * normalise(log_ratio)) + math.log(log_ratio.shape[0])
+    xp = namespace(log_ratio)
+    log_total = logsumexp(2 * normalise(log_ratio))
+    return xp.where(log_total > -xp.inf, log_total + math.log(log_ratio.shape[0]), xp.inf)
 
 
 def required_draws(log_ratio: LogRatio) -> Scalar:
@@ -139,27 +142,27 @@ class WeightedDraws:
     @property
     def log_evidence(self) -> Scalar:
         """Log of the evidence, from the raw ratios."""
-        return log_evidence(self.log_ratio)[0]
+        return _figures(self.log_p, self.log_q)[0]
 
     @property
     def log_evidence_se(self) -> Scalar:
         """Standard error of the log evidence."""
-        return log_evidence(self.log_ratio)[1]
+        return _figures(self.log_p, self.log_q)[1]
 
     @property
     def ess(self) -> Scalar:
         """Effective number of draws, from the raw ratios."""
-        return effective_sample_size(self.log_ratio)
+        return _figures(self.log_p, self.log_q)[2]
 
     @property
     def forward_kl(self) -> Scalar:
         """Estimate of KL(p‖q)."""
-        return forward_kl(self.log_ratio)
+        return _figures(self.log_p, self.log_q)[3]
 
     @property
     def required_draws(self) -> Scalar:
         """Estimate exp(KL) of the number of draws that this proposal needs."""
-        return required_draws(self.log_ratio)
+        return namespace(self.log_p).exp(self.forward_kl)
 
     def values(self, function: Callable[[PyTree], PyTree]) -> PyTree:
         """Evaluate a function of one constrained position at every draw."""
@@ -173,22 +176,34 @@ class WeightedDraws:
         function
             From one constrained position to a number, an array or a pytree of arrays.
         """
-        values = jax.tree.map(lambda leaf: self_normalised(self.log_weight, leaf), self.values(function))
-        return jax.tree.transpose(None, jax.tree.structure((0, 0)), values)
+        values = self.values(function)
+        pairs = jax.tree.map(lambda leaf: self_normalised(self.log_weight, leaf), values)
+        return jax.tree.transpose(jax.tree.structure(values), jax.tree.structure((0, 0)), pairs)
 
     def function_pareto_k(self, function: Callable[[PyTree], Float[AnyArray, ""]]) -> Scalar:
         """Tail index of ``|function| · ratio``: whether *this* expectation has a finite variance."""
         values = self.values(function)
         if values.ndim != 1:
             raise ValueError(f"function must return one number, but it returned shape {values.shape[1:]}.")
-        magnitude = jnp.abs(values)
-        return psis.pareto_k(self.log_ratio + jnp.where(magnitude > 0, jnp.log(magnitude), -jnp.inf))
+        # Outside the support a function may have no value, or an infinite one.
+        magnitude = jnp.where(self.log_ratio > -jnp.inf, jnp.abs(values), 0.0)
+        return _pareto_k(self.log_ratio + jnp.where(magnitude == 0, -jnp.inf, jnp.log(magnitude)))
 
     def resample(
         self, key: Key[jax.Array, ""], num_draws: int, method: str = "systematic"
     ) -> Float[jax.Array, "draw dim"]:
         """Return equally weighted flat draws; ``"without-replacement"`` gives distinct ones."""
         return jnp.asarray(self.x)[resampling.resample(key, self.log_weight, num_draws, method)]
+
+
+@jax.jit
+def _figures(log_p: LogRatio, log_q: LogRatio) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    """Log evidence, its error, ESS and forward KL, in one small program."""
+    log_ratio = log_p - log_q
+    return *log_evidence(log_ratio), effective_sample_size(log_ratio), forward_kl(log_ratio)
+
+
+_pareto_k = jax.jit(psis.pareto_k)
 
 
 @jax.jit

@@ -15,12 +15,11 @@ propose it, over a grid of weights γ. Taking simply the largest gain (the steep
 spikes: on the draws that proposed it, a spike has an unbounded gain.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 
 from klover import resampling
 from klover.families import Components, Family
@@ -110,8 +109,10 @@ def curvature(
     return (vectors / size) @ vectors.T
 
 
-def diffuse(lower: ArrayLike, upper: ArrayLike, family: str | Family = "student") -> Mixture:
-    """Return a mixture of one component that covers a box: its standard deviations are 1.2 times those of the box.
+def diffuse(
+    lower: Sequence[float] | AnyArray, upper: Sequence[float] | AnyArray, family: str | Family = "student"
+) -> Mixture:
+    """Return a mixture of one component that covers a box: its scales are 1.2 times the standard deviations of the box.
 
     Parameters
     ----------
@@ -186,11 +187,11 @@ def choose(
     log_q: Float[AnyArray, " draw"],
 ) -> Mixture:
     r"""Return the candidate, with its weight γ, that maximises :math:`\sum_sw_s\log(1-\gamma+\gamma f/q)`."""
-    ratio = jnp.exp(jnp.clip(candidates.log_prob(x) - log_q, -200.0, 200.0))
+    log_ratio = jnp.clip(candidates.log_prob(x) - log_q, -1e6, 1e6)
     weight = jnp.exp(normalise(log_weight))
 
     def improvement(gamma):
-        return jnp.log1p(gamma * (ratio - 1.0)) @ weight
+        return jnp.logaddexp(jnp.log1p(-gamma), jnp.log(gamma) + log_ratio) @ weight
 
     table = jax.lax.map(improvement, jnp.asarray(GAMMAS, x.dtype))
     table = jnp.where(jnp.isnan(table), -jnp.inf, table)

@@ -100,7 +100,7 @@ class Mixture:
         kept = jnp.asarray(self.log_weights).at[slot].set(-jnp.inf)
         log_weights = kept - logsumexp(kept) + jnp.log1p(-jnp.exp(log_gamma))
         log_weights = log_weights.at[slot].set(log_gamma)
-        return Mixture(components, log_weights)
+        return Mixture(components, log_weights - logsumexp(log_weights))
 
     def with_capacity(self, capacity: int) -> "Mixture":
         """Return the same density with more free slots."""

@@ -140,7 +140,8 @@ def _fit_adam(
     has_gamma = previous is not None and settings.approach == "direct"
     components = newcomer.components
     params = {"location": components.location, "spread": components.spread}
-    if settings.family.is_df_fitted:
+    # The sampler's rejections hide df from reparametrised gradients, so the reverse KL leaves it where it is.
+    if settings.family.is_df_fitted and settings.divergence == "forward":
         params["log_df"] = jnp.log(components.df)
     if has_gamma:
         params["logit"] = newcomer.log_weights - jnp.log1p(-jnp.exp(newcomer.log_weights))

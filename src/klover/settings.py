@@ -120,6 +120,11 @@ class Settings:
                 f"weights={self.weights!r} solves the forward problem only; use weights='projected' or 'none' with "
                 "divergence='reverse'."
             )
+        if self.approach == "remainder" and self.draws == "current":
+            raise ValueError(
+                "approach='remainder' fits the newcomer alone, so there is no current mixture to draw from; use "
+                "draws='previous' or 'newcomer'."
+            )
         if self.update == "all" and self.fitter != "em":
             raise ValueError("update='all' is done by EM; use it with fitter='em'.")
         if self.log_epsilon is not None and self.fitter == "em":

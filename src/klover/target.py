@@ -166,9 +166,12 @@ def _identity(position: PyTree) -> PyTree:
 
 def _trace(logdensity: Callable, unravel: Callable, start: Float[AnyArray, " dim"]) -> ClosedJaxpr:
     """Trace the density at the flat point, and refuse one that is not a real scalar."""
+    if isinstance(logdensity, type(jax.jit(_identity))):
+        # Data captured by a compiled function would stay constants of it.
+        logdensity = logdensity.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
     try:
         closed, shape = jax.make_jaxpr(lambda x: logdensity(unravel(x)), return_shape=True)(start)
-    except jax.errors.JAXTypeError as error:
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         error.add_note(
             "logdensity could not be traced by JAX: write it with jax.numpy, without conversions to NumPy or to Python "
             "numbers and without branches on values, or wrap foreign code in jax.pure_callback."

@@ -67,7 +67,7 @@ def check_finite(name: str, tree: Any, remedy: str) -> None:
         if isinstance(leaf, Tracer):
             continue  # under jit or vmap there is no value to look at
         values = np.asarray(leaf)
-        if not np.issubdtype(values.dtype, np.number):
-            raise TypeError(f"{name} must hold numbers, but an array of {values.dtype} came. {remedy}")
+        if not (jnp.issubdtype(values.dtype, jnp.integer) or jnp.issubdtype(values.dtype, jnp.floating)):
+            raise TypeError(f"{name} must hold real numbers, but an array of {values.dtype} came. {remedy}")
         if not np.all(np.isfinite(values)):
             raise ValueError(f"{name} must be finite, but it holds NaN or infinite values. {remedy}")

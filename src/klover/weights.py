@@ -87,7 +87,7 @@ def forward_weights(
     solution = solution / xp.sum(solution)
     new = xp.where(solution > 0, xp.log(xp.where(solution > 0, solution, 1.0)), -xp.inf)
     # A solver that met a singular system or an empty sample must not lose the mixture.
-    new = xp.where(xp.all(xp.isfinite(solution)), new, log_weights)
+    new = xp.where(xp.all(xp.isfinite(solution)) & (xp.sum(weight) > 0), new, log_weights)
     log_q = logsumexp(new[:, None] + log_component, axis=0)
     gains = xp.where(used, gain(log_component, log_q, weight), -xp.inf)
     return new, xp.max(gains) - 1.0
@@ -114,13 +114,16 @@ def reverse_weights(
         ``[k, s]``: log density of the target at these draws.
     """
     used = log_weights > -jnp.inf
+    highest = jnp.max(jnp.where(used[:, None] & jnp.isfinite(log_p), log_p, -jnp.inf))
+    # Relative to the highest, so that the floor does not depend on the constant of p.
+    log_p = jnp.maximum(log_p - jnp.where(jnp.isfinite(highest), highest, 0.0), -1e6)
 
     def gradient(weights):
         positive = jnp.where(weights > 0, weights, 1.0)
         log_lambda = jnp.where(weights > 0, jnp.log(positive), -jnp.inf)
         log_q = logsumexp(log_lambda[:, None, None] + log_component, axis=0)
         # A component with no neighbour may leave log q at -inf under its own draws: adding it would be a pure gain.
-        return jnp.mean(jnp.maximum(log_q, -1e6) - jnp.maximum(log_p, -1e6), axis=1)
+        return jnp.mean(jnp.maximum(log_q, -1e6) - log_p, axis=1)
 
     solution = _projected(gradient, lambda weights: weights @ gradient(weights), jnp.exp(log_weights), used, num_steps)
     return jnp.where(solution > 0, jnp.log(jnp.where(solution > 0, solution, 1.0)), -jnp.inf)
@@ -155,13 +158,18 @@ def _newton(weights: Weights, density: ComponentLogDensity, weight: DrawWeight, 
     used = xp.any(density > 0, axis=1)
     num = xp.maximum(xp.sum(used), 1)
     identity = xp.eye(density.shape[0], dtype=density.dtype)
+    eps = float(xp.finfo(density.dtype).eps)
 
     def step(carry):
         now, dual = carry
         ratio = density / _safe_density(now, density)
-        barrier = 0.1 * xp.sum(xp.where(used, now * dual, 0.0)) / num
+        # Below the floor weights and duals would underflow.
+        barrier = xp.maximum(0.1 * xp.sum(xp.where(used, now * dual, 0.0)) / num, eps**1.5)
         right = xp.where(used, ratio @ weight - 1.0 + barrier / now, 0.0)
-        hessian = (ratio * weight) @ ratio.T + identity * xp.where(used, dual / now, 1.0)[:, None]
+        hessian = (ratio * weight) @ ratio.T
+        # Two components may be the same: this keeps the system regular, and does not move the solution.
+        ridge = 100 * eps * xp.trace(hessian)
+        hessian = hessian + identity * xp.where(used, dual / now + ridge, 1.0)[:, None]
         move = xp.linalg.solve(hessian, right[:, None])[:, 0]
         dual_move = barrier / now - dual - dual / now * move
         longest = xp.minimum(_longest(now, move), _longest(dual, dual_move))
@@ -198,7 +206,8 @@ def _projected(
 
     def project(point):
         # Unused slots must stay at zero: far below every other coordinate they are cut off by the projection.
-        return projection_simplex(jnp.where(used, point, jnp.min(jnp.where(used, point, jnp.inf)) - 2.0))
+        lowest = jnp.min(jnp.where(used, point, jnp.inf)) - 2.0
+        return projection_simplex(jnp.where(used, point, lowest)).astype(point.dtype)
 
     def step(carry):
         now, slope, rate = carry
