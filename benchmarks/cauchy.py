@@ -23,7 +23,7 @@ np.set_printoptions(precision=4, suppress=True, linewidth=160)
 LIMIT = simulations.CAUCHY_LIMIT
 FORWARD = {"fitter": "em", "newcomer": "gain", "weights": "newton", "update": "all", "draws": "current"}
 FORWARD |= {"num_draws": 20_000, "num_steps": 30}
-REVERSE = {"divergence": "reverse", "newcomer": "gain", "num_draws": 20_000}
+REVERSE = {"divergence": "reverse", "newcomer": "gain", "num_draws": 5_000}
 REVERSE |= {"learning_rate_location": 0.1, "learning_rate_scale": 0.1, "num_steps": 1000}
 
 

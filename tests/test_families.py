@@ -260,3 +260,11 @@ def test_family_that_is_refused(choices, message):
 )
 def test_df_is_fitted_only_where_it_is_free(family, expected):
     assert family.is_df_fitted is expected
+
+
+@pytest.mark.parametrize(
+    ("location", "covariance"), [((2,), (2,)), ((1, 2), (2, 2)), ((1, 2), (1, 3, 3)), ((1, 2), (2,))]
+)
+def test_components_of_unlike_shapes_are_refused(location, covariance):
+    with pytest.raises(ValueError, match=r"location must have shape \(num_components, dim\)"):
+        Family.components.__wrapped__(Family(), np.zeros(location), np.ones(covariance))

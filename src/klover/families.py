@@ -164,6 +164,11 @@ class Family:
         self, location: Float[AnyArray, "component dim"], covariance: Float[AnyArray, "component dim *dim"]
     ) -> Components:
         """Stack components at given locations; ``covariance`` holds matrices, or variances of shape (K, d)."""
+        if location.ndim != 2 or covariance.shape not in (location.shape, (*location.shape, location.shape[1])):
+            raise ValueError(
+                "location must have shape (num_components, dim), and covariance that shape (variances) or "
+                f"(num_components, dim, dim) (matrices), but shapes {location.shape} and {covariance.shape} came."
+            )
         xp = namespace(location, covariance)
         num, dim = location.shape
         df = xp.inf if self.tail == "normal" else (self.df or INITIAL_DF)

@@ -60,10 +60,14 @@ def equal_gaussians(locations: Float[np.ndarray, "mode dim"], scale: float) -> T
 def forward_kl_by_quadrature(
     target: Target, mixture: Mixture, lower: float, upper: float, num_points: int = 40_001
 ) -> float:
-    """KL(p‖q) of a normalised target on an interval, by the trapezium rule on a grid that is denser near zero."""
+    """KL(p‖q) of a target cut to an interval, by the trapezium rule on a grid that is denser near zero.
+
+    The density is normalised on the interval; q is not, since what it puts outside is lost.
+    """
     grid = np.sinh(np.linspace(np.arcsinh(lower), np.arcsinh(upper), num_points))
     log_p = np.asarray(target.log_prob(grid[:, None]), float)
     log_q = np.asarray(mixture.log_prob(jnp.asarray(grid[:, None])), float)
+    log_p -= np.log(np.trapezoid(np.exp(log_p), grid))
     inside = log_p > -np.inf
     integrand = np.where(inside, np.exp(log_p) * np.where(inside, log_p - log_q, 0.0), 0.0)
     return float(np.trapezoid(integrand, grid))
