@@ -67,7 +67,7 @@ def forward_kl_by_quadrature(
     grid = np.sinh(np.linspace(np.arcsinh(lower), np.arcsinh(upper), num_points))
     log_p = np.asarray(target.log_prob(grid[:, None]), float)
     log_q = np.asarray(mixture.log_prob(jnp.asarray(grid[:, None])), float)
-    log_p -= np.log(np.trapezoid(np.exp(log_p), grid))
+    log_p = log_p - np.log(np.trapezoid(np.exp(log_p), grid))
     inside = log_p > -np.inf
     integrand = np.where(inside, np.exp(log_p) * np.where(inside, log_p - log_q, 0.0), 0.0)
     return float(np.trapezoid(integrand, grid))
@@ -80,7 +80,7 @@ def twenty_mode_moments() -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " di
 
 
 def twenty_mode_masses(x: Float[np.ndarray, "draw 2"], weight: Float[np.ndarray, " draw"]) -> np.ndarray:
-    """Weight of the draws that lie within three standard deviations of each mode, nearest mode first."""
+    """Weight of the draws that lie within three standard deviations of each mode."""
     distance = np.linalg.norm(x[:, None] - np.asarray(TWENTY_MODE_LOCATIONS), axis=-1)
     near = distance.min(1) < 3 * TWENTY_MODE_SCALE
     return np.bincount(distance.argmin(1)[near], weight[near], minlength=len(TWENTY_MODE_LOCATIONS))
