@@ -6,7 +6,7 @@ pytree: they are arguments of every compiled program, not constants baked into i
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
+from klover.programs import Itself, signature
 from klover.typing import AnyArray, Float, Int, Key, PyTree
 from klover.validation import check_count, check_finite, check_key, check_points
 
@@ -21,15 +22,16 @@ FLOAT32_LIMIT = 1e3
 """Beyond this size of log p, float32 leaves fewer than four digits after the point."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class _Program:
-    """All of a target that is not an array; compared by identity."""
+    """All of a target that is not an array; targets with equal programs share what was compiled."""
 
-    jaxpr: Jaxpr
-    unravel: Callable
-    constrain: Callable
+    signature: Hashable
     names: tuple[str, ...]
     dim: int
+    jaxpr: Jaxpr = dataclasses.field(compare=False)
+    unravel: Callable = dataclasses.field(compare=False)
+    constrain: Callable = dataclasses.field(compare=False)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -71,13 +73,16 @@ class Target:
         start, unravel = ravel_pytree(example)
         closed = _trace(logdensity, unravel, start)
         constrain = constrain or _identity
-        read = jax.eval_shape(constrain, example)
+        closed_constrain, read = jax.make_jaxpr(constrain, return_shape=True)(example)
         made = tuple(_names(read))
         if names is not None and len(names) != len(made):
             raise ValueError(f"names must hold {len(made)} names, one for each number read, but {len(names)} came.")
         chosen = made if names is None else tuple(names)
         self._constants = (start, tuple(closed.consts))
-        self._program = _Program(closed.jaxpr, unravel, constrain, chosen, start.shape[0])
+        structures = jax.tree.structure(example), jax.tree.structure(read)
+        constants = tuple(Itself(constant) for constant in closed_constrain.consts)
+        key = signature(closed.jaxpr), signature(closed_constrain.jaxpr), constants, structures
+        self._program = _Program(key, chosen, start.shape[0], closed.jaxpr, unravel, constrain)
 
     def tree_flatten(self):
         """Split into arrays and program, for JAX."""
