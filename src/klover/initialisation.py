@@ -33,6 +33,7 @@ ASCENT_STEPS = 400
 CLIMB_STEPS = 60
 NUM_CLIMBS = 8
 NUM_CENTRES = 48
+CANDIDATE_BATCH = 16
 SCALES = tuple(0.5**power for power in range(8))
 GAMMAS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9)
 
@@ -187,7 +188,13 @@ def choose(
     log_q: Float[AnyArray, " draw"],
 ) -> Mixture:
     r"""Return the candidate, with its weight γ, that maximises :math:`\sum_sw_s\log(1-\gamma+\gamma f/q)`."""
-    log_ratio = jnp.clip(candidates.log_prob(x) - log_q, -1e6, 1e6)
+
+    def log_density(index):
+        return jax.tree.map(lambda leaf: leaf[index][None], candidates).log_prob(x)[0]
+
+    # A few at a time: all at once would take (candidates × draws × dim) numbers.
+    log_f = jax.lax.map(log_density, jnp.arange(candidates.df.shape[0]), batch_size=CANDIDATE_BATCH)
+    log_ratio = jnp.clip(log_f - log_q, -1e6, 1e6)
     weight = jnp.exp(normalise(log_weight))
 
     def improvement(gamma):
