@@ -294,3 +294,8 @@ def test_reverse_weights_leave_unused_slots_alone():
     solution = np.asarray(reverse(np.array(start), log_components(x), log_mixture(x, TRUE), 300))
     assert solution[2] == -np.inf
     np.testing.assert_allclose(np.exp(solution).sum(), 1.0)
+
+
+def test_an_unknown_method_is_refused():
+    with pytest.raises(ValueError, match="'projected', 'em', 'newton'"):
+        weights.forward_weights(np.log([0.5, 0.5]), np.zeros((2, 3)), np.full(3, 1 / 3), "simplex")

@@ -18,25 +18,24 @@ import jax.numpy as jnp
 
 from klover.arrays import iterate, logsumexp, namespace
 from klover.typing import AnyArray, Float
+from klover.validation import check_choice
 
 Weights = Float[AnyArray, " component"]
-ComponentLogDensity = Float[AnyArray, "component draw"]
-DrawWeight = Float[AnyArray, " draw"]
+PerComponent = Float[AnyArray, "component draw"]
+PerDraw = Float[AnyArray, " draw"]
 
 NUM_STEPS = {"projected": 300, "em": 300, "newton": 40}
 LINE_SEARCH = tuple(0.5**power for power in range(12))
 
 
-def gain(log_candidate: ComponentLogDensity, log_q: DrawWeight, weight: DrawWeight) -> Weights:
+def gain(log_candidate: PerComponent, log_q: PerDraw, weight: PerDraw) -> Weights:
     r"""Return :math:`g=\sum_sw_sf(\theta_s)/q(\theta_s)` for each candidate f: the negative functional gradient."""
     xp = namespace(log_candidate)
     log_weight = xp.where(weight > 0, xp.log(xp.where(weight > 0, weight, 1.0)), -xp.inf)
     return xp.exp(logsumexp(log_weight + log_candidate - xp.where(weight > 0, log_q, 0.0), axis=1))
 
 
-def gain_and_error(
-    log_candidate: ComponentLogDensity, log_q: DrawWeight, weight: DrawWeight
-) -> tuple[Weights, Weights]:
+def gain_and_error(log_candidate: PerComponent, log_q: PerDraw, weight: PerDraw) -> tuple[Weights, Weights]:
     r"""Return the gain with its Monte Carlo error :math:`\sqrt{\sum_sw_s^2(f/q-g)^2}`."""
     xp = namespace(log_candidate)
     ratio = xp.exp(log_candidate - log_q)
@@ -44,7 +43,7 @@ def gain_and_error(
     return value, xp.sqrt(xp.sum(xp.where(weight > 0, weight * (ratio - value[:, None]), 0.0) ** 2, axis=1))
 
 
-def kkt_gap(log_weights: Weights, log_component: ComponentLogDensity, weight: DrawWeight) -> Float[AnyArray, ""]:
+def kkt_gap(log_weights: Weights, log_component: PerComponent, weight: PerDraw) -> Float[AnyArray, ""]:
     """Largest gain over the used components, less one: zero at the optimum."""
     xp = namespace(log_component)
     log_q = logsumexp(log_weights[:, None] + log_component, axis=0)
@@ -53,8 +52,8 @@ def kkt_gap(log_weights: Weights, log_component: ComponentLogDensity, weight: Dr
 
 def forward_weights(
     log_weights: Weights,
-    log_component: ComponentLogDensity,
-    weight: DrawWeight,
+    log_component: PerComponent,
+    weight: PerDraw,
     method: str = "newton",
     num_steps: int | None = None,
 ) -> tuple[Weights, Float[AnyArray, ""]]:
@@ -77,6 +76,7 @@ def forward_weights(
     -------
     New log-weights and the KKT gap.
     """
+    check_choice("method", method, NUM_STEPS)
     xp = namespace(log_component)
     used = log_weights > -xp.inf
     scaled = _scaled_densities(log_component, used)
@@ -96,7 +96,7 @@ def forward_weights(
 def reverse_weights(
     log_weights: Weights,
     log_component: Float[AnyArray, "component component draw"],
-    log_p: ComponentLogDensity,
+    log_p: PerComponent,
     num_steps: int = NUM_STEPS["projected"],
 ) -> Weights:
     r"""Re-optimise the weights for the reverse KL by projected gradient.
@@ -129,7 +129,7 @@ def reverse_weights(
     return jnp.where(solution > 0, jnp.log(jnp.where(solution > 0, solution, 1.0)), -jnp.inf)
 
 
-def _scaled_densities(log_component: ComponentLogDensity, used: AnyArray) -> Float[AnyArray, "component draw"]:
+def _scaled_densities(log_component: PerComponent, used: AnyArray) -> Float[AnyArray, "component draw"]:
     """Densities divided, draw by draw, by the largest of them: the objective moves by a constant only."""
     xp = namespace(log_component)
     log_component = xp.where(used[:, None], log_component, -xp.inf)
@@ -137,18 +137,18 @@ def _scaled_densities(log_component: ComponentLogDensity, used: AnyArray) -> Flo
     return xp.exp(log_component - xp.where(xp.isfinite(highest), highest, 0.0))
 
 
-def _safe_density(weights: Weights, density: Float[AnyArray, "component draw"]) -> DrawWeight:
+def _safe_density(weights: Weights, density: Float[AnyArray, "component draw"]) -> PerDraw:
     return namespace(density).maximum(weights @ density, 1e-300 if density.dtype.itemsize == 8 else 1e-30)
 
 
-def _multiplicative(weights: Weights, density: ComponentLogDensity, weight: DrawWeight, num_steps: int) -> Weights:
+def _multiplicative(weights: Weights, density: PerComponent, weight: PerDraw, num_steps: int) -> Weights:
     def step(now):
         return now * (density @ (weight / _safe_density(now, density)))
 
     return iterate(step, weights, num_steps)
 
 
-def _newton(weights: Weights, density: ComponentLogDensity, weight: DrawWeight, num_steps: int) -> Weights:
+def _newton(weights: Weights, density: PerComponent, weight: PerDraw, num_steps: int) -> Weights:
     r"""Primal-dual interior-point Newton on :math:`-\sum_sw_s\log q+\sum_k\lambda_k` over :math:`\lambda\ge0`.
 
     The added sum replaces the constraint: its minimiser adds up to one by itself. With duals :math:`z>0` and a
@@ -186,7 +186,7 @@ def _longest(value: Weights, move: Weights) -> Float[AnyArray, ""]:
     return xp.minimum(1.0, 0.99 * xp.min(xp.where(move < 0, -value / xp.where(move < 0, move, -1.0), xp.inf)))
 
 
-def _forward_projected(weights: Weights, density: ComponentLogDensity, weight: DrawWeight, num_steps: int) -> Weights:
+def _forward_projected(weights: Weights, density: PerComponent, weight: PerDraw, num_steps: int) -> Weights:
     def gradient(now):
         return -density @ (weight / _safe_density(now, density))
 
