@@ -7,10 +7,13 @@ second data set compiles nothing.
 
 import dataclasses
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+# jax.extend.core takes 20 ms to import, so it is imported where it is used.
+Jaxpr: TypeAlias = Any
+ClosedJaxpr: TypeAlias = Any
 
 # Rules of differentiation are made anew at each trace. The function they belong to is compared by its own jaxpr.
 RULES = ("jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees")
@@ -31,6 +34,8 @@ class Itself:
 
 def signature(jaxpr: Jaxpr) -> Hashable:
     """Return a key that two jaxprs share if they compute the same from the same constants and arguments."""
+    from jax.extend.core import Literal
+
     numbers: dict[Any, int] = {}
 
     def number(variable):
@@ -55,9 +60,11 @@ def signature(jaxpr: Jaxpr) -> Hashable:
 
 
 def _parameter(value: Any) -> Hashable:
-    if isinstance(value, ClosedJaxpr):
+    from jax.extend import core
+
+    if isinstance(value, core.ClosedJaxpr):
         return signature(value.jaxpr), tuple(Itself(constant) for constant in value.consts)
-    if isinstance(value, Jaxpr):
+    if isinstance(value, core.Jaxpr):
         return signature(value)
     if isinstance(value, tuple | list):
         return tuple(_parameter(entry) for entry in value)

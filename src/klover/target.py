@@ -11,10 +11,9 @@ from collections.abc import Callable, Hashable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
-from klover.programs import Itself, signature
+from klover.programs import ClosedJaxpr, Itself, Jaxpr, signature
 from klover.typing import AnyArray, Float, Int, Key, PyTree
 from klover.validation import check_count, check_finite, check_key, check_points
 
@@ -114,7 +113,9 @@ class Target:
     def log_prob(self, x: Float[AnyArray, "*draw dim"]) -> Float[jax.Array, "*draw"]:
         """Log density at one flat point of shape (d,) or at points of shape (S, d), as the user's function gives it."""
         check_points("x", x, self.dim)
-        function = jaxpr_as_fun(ClosedJaxpr(self._program.jaxpr, list(self._constants[1])))
+        from jax.extend import core
+
+        function = core.jaxpr_as_fun(core.ClosedJaxpr(self._program.jaxpr, list(self._constants[1])))
         single = lambda point: function(point)[0]  # noqa: E731
         points = jnp.asarray(x, self.start.dtype)
         return single(points) if points.ndim == 1 else jax.vmap(single)(points)
