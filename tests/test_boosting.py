@@ -25,23 +25,37 @@ def two_gaussians(offset=2.0):
     return logdensity
 
 
-def test_forward_kl_covers_both_modes_and_reverse_kl_sits_on_one(getkey):
+def test_forward_kl_covers_both_modes_and_reverse_kl_sits_on_one():
     target = simulations.two_modes()
-    rates = {"learning_rate_location": 0.05, "learning_rate_scale": 0.05}
-    reverse = klover.boost(getkey(), target, divergence="reverse", num_components=1, initial_scale=0.5, **rates)
-    forward = klover.boost(
-        getkey(), target, first="forward", num_components=1, initial_scale=3.0, num_draws_per_step=500, **rates
-    )
+    # Both begin alike. From this start nearly all reverse fits end on one mode, which is the global optimum, log 2; a
+    # wide Gaussian is a local one, and a wide start usually ends there.
+    start = {"num_components": 1, "initial_scale": 0.5, "learning_rate_location": 0.05, "learning_rate_scale": 0.05}
+    start |= {"num_draws_per_step": 500}
+    grid = np.linspace(-14, 14, 20_001)[:, None]
+    log_p = np.asarray(target.log_prob(grid))
 
     def masses(fit):
         x = np.asarray(fit.mixture.sample(jax.random.key(0), 20_000))[:, 0]
         return np.sort([np.mean(np.abs(x - mode) < 3 * simulations.TWO_MODE_SCALE) for mode in (-3.0, 3.0)])
 
-    assert masses(reverse)[0] < 0.01
-    assert masses(reverse)[1] > 0.95
-    assert masses(forward)[0] > 0.2
-    assert forward.verdict.trusted
-    assert reverse.verdict.status is klover.Status.UNCOVERED_MODE
+    def reverse_kl(fit):
+        log_q = np.asarray(fit.mixture.log_prob(jnp.asarray(grid)))
+        return np.trapezoid(np.exp(log_q) * (log_q - log_p), grid[:, 0])
+
+    num_on_one = 0
+    for seed in range(10):
+        forward = klover.boost(jax.random.key(seed), target, first="forward", **start)
+        assert masses(forward)[0] > 0.3
+        assert forward.verdict.trusted
+        reverse = klover.boost(jax.random.key(seed), target, divergence="reverse", **start)
+        if masses(reverse)[0] < 0.01:
+            num_on_one += 1
+            assert masses(reverse)[1] > 0.95
+            assert reverse_kl(reverse) == pytest.approx(np.log(2), abs=0.01)
+            assert reverse.verdict.status is klover.Status.UNCOVERED_MODE
+        else:
+            assert reverse_kl(reverse) > 2
+    assert num_on_one >= 8
 
 
 def test_boosting_finds_the_second_mode_from_a_reverse_start(getkey):
