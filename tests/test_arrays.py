@@ -99,3 +99,33 @@ def test_iterate_applies_the_step_so_many_times(xp, num_steps):
     assert result["value"] == 2.0**num_steps
     np.testing.assert_array_equal(result["count"], [num_steps, 10 + num_steps])
     assert arrays.namespace(result["value"]) is xp
+
+
+@pytest.mark.parametrize("num", [1, arrays.BLOCK, arrays.BLOCK + 1, 3 * arrays.BLOCK, 3 * arrays.BLOCK + 7])
+def test_blocks_hold_every_row_once_and_in_order(num):
+    first, second = np.arange(2.0 * num).reshape(num, 2), np.arange(num)
+    blocks = arrays.over_blocks(lambda one, other: (one, other), first, second)
+    assert all(len(one) == len(other) <= arrays.BLOCK for one, other in blocks)
+    np.testing.assert_array_equal(np.concatenate([one for one, _ in blocks]), first)
+    np.testing.assert_array_equal(np.concatenate([other for _, other in blocks]), second)
+
+
+def test_arrays_of_jax_go_in_one_block():
+    rows = jnp.arange(3 * arrays.BLOCK)
+    assert [len(block) for block in arrays.over_blocks(lambda block: block, rows)] == [len(rows)]
+    # Any array of JAX decides for all.
+    assert len(arrays.over_blocks(lambda one, other: one, np.asarray(rows), rows)) == 1
+
+
+def test_error_in_a_block_comes_through():
+    def refuse_zero(block):
+        if block.min() == 0:
+            raise KeyError("zero")
+
+    with pytest.raises(KeyError, match="zero"):
+        arrays.over_blocks(refuse_zero, np.arange(2 * arrays.BLOCK))
+
+
+@pytest.mark.parametrize("num", [2, arrays.BLOCK + 1])
+def test_overflow_in_a_block_is_infinite_without_a_warning(num):
+    assert np.isinf(np.concatenate(arrays.over_blocks(np.square, np.full(num, 1e200)))).all()

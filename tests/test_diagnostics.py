@@ -1,4 +1,6 @@
 import dataclasses
+import functools
+import string
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +8,7 @@ import numpy as np
 import pytest
 
 import klover
-from klover.diagnostics import judge, uncovered_mode
+from klover.diagnostics import judge, place_in_words, uncovered_mode
 from klover.importance import weigh
 
 
@@ -74,9 +76,63 @@ def test_a_mode_that_was_never_visited_is_found(getkey):
     missed = uncovered_mode(getkey(), draws, one_mode)
     assert missed is not None
     assert "x[0] = 6" in missed
-    verdict = judge(draws, missed)
+    verdict = judge(draws, klover.Status.UNCOVERED_MODE, mode=missed)
     assert verdict.status is klover.Status.UNCOVERED_MODE
     assert missed in verdict.reason
+
+
+@functools.cache
+def good_draws():
+    return draws_of(proposal(1.2), standard_normal(), jax.random.key(0), 1000)
+
+
+def figures_of(status):
+    """Return a figure for each field of a status that the draws do not give: a number or, without a format, a word."""
+    own = ("pareto_k", "ess", "num_draws", "num_nan", "num_infinite", "limit", "minimum")
+    fields = [field for text in (status.reason, status.remedy) for field in string.Formatter().parse(text)]
+    return {name: 0.25 if form else f"the {name}" for _, name, form, _ in fields if name and name not in own}
+
+
+DOUBTS = ["UNCOVERED_MODE", "DRIFTING_PARTICLES", "UNSTABLE_EVIDENCE", "UNFINISHED", "IMPROPER", "TARGET_RAISED"]
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_a_doubt_refuses_good_weights_and_shows_its_figures(name):
+    doubt = klover.Status[name]
+    figures = figures_of(doubt)
+    assert judge(good_draws()).trusted
+    verdict = judge(good_draws(), doubt, **figures)
+    assert not verdict.trusted
+    assert verdict.status is doubt
+    assert verdict.remedy == doubt.remedy.format(**figures)
+    assert all(figure in str(verdict) for figure in figures.values() if isinstance(figure, str))
+    assert not set("{}") & set(str(verdict))
+    assert str(verdict).startswith("REFUSED: ")
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_a_doubt_that_explains_heavy_weights_comes_before_them(name):
+    doubt = klover.Status[name]
+    heavy = dataclasses.replace(good_draws(), pareto_k=jnp.array(1.5))
+    is_decisive = name in ("IMPROPER", "TARGET_RAISED")
+    verdict = judge(heavy, doubt, **figures_of(doubt))
+    assert verdict.status is (doubt if is_decisive else klover.Status.HEAVY_WEIGHTS)
+
+
+def test_a_doubt_comes_before_few_effective_draws(getkey):
+    few = draws_of(proposal(1.2), standard_normal(), getkey(), num_draws=60)
+    assert judge(few).status is klover.Status.FEW_EFFECTIVE_DRAWS
+    assert judge(few, klover.Status.UNFINISHED, cause="budget").status is klover.Status.UNFINISHED
+
+
+def test_a_place_is_named_by_its_first_coordinates():
+    position = {"mean": jnp.zeros(2), "spread": 0.0}
+    target = klover.Target(
+        lambda at: -(at["spread"] ** 2), position, constrain=lambda at: at | {"spread": jnp.exp(at["spread"])}
+    )
+    assert place_in_words(target, np.array([1.0, -2.5, 0.0])) == "at mean[0] = 1, mean[1] = -2.5, spread = 1"
+    many = place_in_words(standard_normal(6), np.arange(6.0))
+    assert many == "at x[0] = 0, x[1] = 1, x[2] = 2, x[3] = 3, ..."
 
 
 @pytest.mark.parametrize("tail", ["normal", "student"])

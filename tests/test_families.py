@@ -110,6 +110,65 @@ def test_ratio_to_a_narrower_density_averages_to_one(name, k):
     assert abs(ratio.mean() - 1) < 5 * ratio.std() / np.sqrt(NUM_DRAWS)
 
 
+@functools.cache
+def drawn(name: str, k: int) -> np.ndarray:
+    return make_components(name).draw(np.random.default_rng(k), k, NUM_DRAWS)
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("k", range(NUM))
+def test_draws_on_the_host_follow_the_density(name, k):
+    components = make_components(name)
+    delta = drawn(name, k) - components.location[k]
+    whitened = delta @ np.linalg.inv(np.linalg.cholesky(spread_covariance(components.spread)[k])).T
+    squared = (whitened**2).sum(1)
+    law = scipy.stats.chi2(DIM) if components.tail == "normal" else scipy.stats.f(DIM, components.df[k], scale=DIM)
+    assert scipy.stats.kstest(squared, law.cdf).pvalue > SIGNIFICANCE
+    direction = whitened / np.sqrt(squared)[:, None]
+    products = direction[:, :, None] * direction[:, None, :] - np.eye(DIM) / DIM
+    for values in (direction, products):
+        assert np.all(np.abs(values.mean(0)) < 5 * values.std(0) / np.sqrt(NUM_DRAWS))
+
+
+@EACH_FAMILY
+def test_draws_on_the_host_have_the_mean_and_the_covariance(name):
+    components, k = make_components(name), 1
+    delta = drawn(name, k) - components.location[k]
+    products = delta[:, :, None] * delta[:, None, :]
+    for values, expected in ((delta, 0.0), (products, components.covariance()[k])):
+        assert np.all(np.abs(values.mean(0) - expected) < 5 * values.std(0) / np.sqrt(NUM_DRAWS))
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("k", range(NUM))
+def test_ratio_to_a_narrower_density_averages_to_one_on_the_host(name, k):
+    components, x = make_components(name), drawn(name, k)
+    narrower = scipy.stats.multivariate_normal(
+        components.location[k] + 0.1, 0.6 * spread_covariance(components.spread)[k]
+    )
+    ratio = np.exp(narrower.logpdf(x) - components.log_prob(x)[k])
+    assert abs(ratio.mean() - 1) < 5 * ratio.std() / np.sqrt(NUM_DRAWS)
+
+
+def test_draws_on_the_host_for_any_degrees_of_freedom():
+    df = np.array([0.5, 1.0, 2.0, 5.0, 200.0])
+    components = Components(np.zeros((len(df), 1)), Diagonal(np.ones((len(df), 1))), df, "student")
+    for slot, value in enumerate(df):
+        x = components.draw(np.random.default_rng(slot), slot, NUM_DRAWS)[:, 0]
+        assert np.all(np.isfinite(x))
+        assert scipy.stats.kstest(x, scipy.stats.t(value).cdf).pvalue > SIGNIFICANCE
+
+
+@EACH_FAMILY
+def test_components_of_jax_draw_the_same_on_the_host(name):
+    host, device = (
+        components.draw(np.random.default_rng(5), 1, 20)
+        for components in (make_components(name), on_device(make_components(name)))
+    )
+    assert isinstance(device, np.ndarray)
+    np.testing.assert_allclose(device, host, rtol=1e-12)
+
+
 def test_student_draws_for_any_degrees_of_freedom():
     df = np.array([0.5, 1.0, 2.0, 5.0, 200.0])
     spread = Diagonal(np.ones((len(df), 1)))

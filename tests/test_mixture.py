@@ -216,6 +216,70 @@ def test_sample_is_the_first_half_of_sample_and_log_prob(getkey):
     np.testing.assert_allclose(mixture.sample(key, 20), mixture.sample_and_log_prob(key, 20)[0], rtol=1e-12)
 
 
+@EACH_FAMILY
+def test_draws_on_the_host_follow_the_density(name):
+    mixture, num_draws = make_mixture(name), 4000
+    x = mixture.draw(np.random.default_rng(0), num_draws)
+    assert x.shape == (num_draws, DIM)
+    reference = scipy.stats.multivariate_normal(mixture.mean(), 0.8 * mixture.components.covariance()[0])
+    ratio = np.exp(reference.logpdf(x) - mixture.log_prob(x))
+    # Strata can only lower the variance below that of independent draws.
+    assert abs(ratio.mean() - 1) < 5 * ratio.std() / np.sqrt(num_draws)
+    delta = x - mixture.mean()
+    products = delta[:, :, None] * delta[:, None, :]
+    for values, expected in ((delta, 0.0), (products, mixture.covariance())):
+        assert np.all(np.abs(values.mean(0) - expected) < 5 * values.std(0) / np.sqrt(num_draws))
+
+
+def far_apart(weights) -> Mixture:
+    location = 100.0 * np.arange(len(weights))[:, None]
+    components = Family("normal", "diagonal").components(location, np.ones_like(location))
+    with np.errstate(divide="ignore"):
+        return Mixture(components, np.log(np.asarray(weights)))
+
+
+@given(
+    weights=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8).filter(lambda weights: sum(weights) > 0.1),
+    num_draws=st.integers(1, 300),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_each_component_has_its_share_of_the_draws_to_less_than_one(weights, num_draws, seed):
+    weights = np.array(weights) / sum(weights)
+    x = far_apart(weights).draw(np.random.default_rng(seed), num_draws)
+    counts = np.bincount(np.rint(x[:, 0] / 100).astype(int), minlength=len(weights))
+    assert counts.sum() == num_draws
+    assert np.all(np.abs(counts - num_draws * weights) < 1 + 1e-9)
+    np.testing.assert_array_equal(counts[weights == 0], 0)
+
+
+def test_counts_on_the_host_are_right_on_average():
+    weights, num_draws, num_seeds = np.array([0.5, 0.23, 0.27]), 7, 400
+    mixture = far_apart(weights)
+    counts = np.stack(
+        [
+            np.bincount(np.rint(mixture.draw(np.random.default_rng(seed), num_draws)[:, 0] / 100).astype(int), None, 3)
+            for seed in range(num_seeds)
+        ]
+    )
+    assert np.all(np.abs(counts.mean(0) - num_draws * weights) < 5 * counts.std(0) / np.sqrt(num_seeds))
+
+
+def test_draws_on_the_host_come_in_random_order():
+    num_draws = 1000
+    slot = np.rint(far_apart([0.5, 0.5]).draw(np.random.default_rng(0), num_draws)[:, 0] / 100)
+    first = slot[: num_draws // 2].mean()
+    # Without replacement the share of a half has a quarter of the variance of one draw, per draw.
+    assert abs(first - 0.5) < 5 * np.sqrt(0.25 / num_draws)
+
+
+def test_draws_on_the_host_are_those_of_the_seed_and_of_the_used_slots():
+    mixture = make_mixture("student-low-rank")
+    x = mixture.draw(np.random.default_rng(3), 50)
+    np.testing.assert_array_equal(mixture.draw(np.random.default_rng(3), 50), x)
+    roomy = mixture.with_capacity(NUM + 2).draw(np.random.default_rng(3), 50)
+    np.testing.assert_allclose(roomy, x, rtol=1e-12)
+
+
 def test_vmap_is_a_loop(getkey):
     mixtures = [on_device(make_mixture("normal-low-rank", seed=seed)).with_capacity(NUM + 1) for seed in range(3)]
     keys, x = jax.random.split(getkey(), 3), points()

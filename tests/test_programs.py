@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from klover import Target
-from klover.programs import signature
+from klover.programs import largest_array, signature
 
 
 def traced(function, *arguments):
@@ -80,3 +80,52 @@ def test_callbacks_are_equal_to_themselves_alone():
         return 3 * np.asarray(a)
 
     assert traced(wrap(twice), jnp.ones(2)) != traced(wrap(thrice), jnp.ones(2))
+
+
+def size_of(function, *arguments):
+    return largest_array(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def outer(x):
+    return jnp.sum(x[:, None] * x)
+
+
+def repeated(x):
+    return jax.lax.fori_loop(0, 3, lambda _, total: total + outer(x), 0.0)
+
+
+def scanned(x):
+    return jax.lax.scan(lambda total, row: (total + outer(row * x), None), 0.0, x)[0]
+
+
+with_own_rule = jax.custom_jvp(outer)
+with_own_rule.defjvps(lambda change, _, x: 2 * jnp.sum(x) * jnp.sum(change))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: x[0] + 1.0, 1),
+        (lambda x: jnp.sum(2 * x), 7),
+        (outer, 49),
+        (jax.jit(outer), 49),
+        (repeated, 49),
+        (scanned, 49),
+        (with_own_rule, 49),
+        (jax.vmap(lambda entry: jnp.sum(jnp.full((5, 5), entry))), 175),
+        (lambda x: jnp.float64(3.0), 1),
+    ],
+    ids=["scalar", "vector", "matrix", "compiled", "loop", "scan", "own rule", "vmap", "nothing"],
+)
+def test_largest_array_is_that_of_the_widest_step(function, expected):
+    assert size_of(function, jnp.ones(7)) == expected
+
+
+@pytest.mark.xfail
+def test_largest_array_looks_into_branches():
+    assert size_of(lambda x: jax.lax.cond(x[0] > 0, outer, jnp.sum, x), jnp.ones(7)) == 49
+
+
+def test_arrays_that_are_given_are_not_counted():
+    table = jnp.ones(1000)
+    assert size_of(lambda x: x[0] + table[3], jnp.ones(7)) < 1000

@@ -52,6 +52,62 @@ def test_canonical_form_settles_the_signs(covariance):
         assert np.all(settled.scale > 0)
 
 
+@EACH_SPREAD
+def test_inflated_multiplies_every_standard_deviation(covariance):
+    spread = make_spread(covariance)
+    for wide in (spread.inflated(3.0), on_device(spread).inflated(3.0)):
+        np.testing.assert_allclose(wide.covariance(), 9.0 * spread_covariance(spread), rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(wide.log_scale(), spread.log_scale() + DIM * np.log(3.0), rtol=1e-12)
+
+
+@EACH_SPREAD
+@pytest.mark.parametrize("slot", range(NUM))
+def test_solve_undoes_the_covariance(covariance, slot):
+    spread, delta = make_spread(covariance), np.random.default_rng(0).normal(size=(10, DIM))
+    expected = np.linalg.solve(spread_covariance(spread)[slot], delta.T).T
+    np.testing.assert_allclose(spread.solve(slot, delta), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(on_device(spread).solve(slot, jnp.asarray(delta)), expected, rtol=1e-10, atol=1e-12)
+
+
+SLOTS = np.array([1, 0, 0, 1, 1])
+
+
+def gathered_roots(spread) -> np.ndarray:
+    """Return the square root of each draw's spread, column by column."""
+    own, identity = spread.gather(SLOTS), np.eye(DIM)
+    columns = [own.times(np.tile(identity[column], (len(SLOTS), 1))) for column in range(DIM)]
+    return np.stack(columns, axis=-1)
+
+
+@EACH_SPREAD
+def test_each_draw_is_multiplied_by_a_root_of_its_own_covariance(covariance):
+    spread = make_spread(covariance)
+    matrix = spread_covariance(spread)[SLOTS]
+    if covariance == "low-rank":
+        matrix = matrix * np.eye(DIM)
+    root = gathered_roots(spread)
+    np.testing.assert_allclose(root @ np.swapaxes(root, 1, 2), matrix, rtol=1e-12, atol=1e-14)
+
+
+@EACH_SPREAD
+def test_transposed_product_is_the_adjoint(covariance):
+    spread, generator = make_spread(covariance), np.random.default_rng(1)
+    noise, slope = generator.normal(size=(2, len(SLOTS), DIM))
+    for candidate in (spread, on_device(spread)):
+        own = candidate.gather(SLOTS)
+        forward, backward = (own.times(noise) * slope).sum(1), (noise * own.times_transposed(slope)).sum(1)
+        np.testing.assert_allclose(forward, backward, rtol=1e-12)
+
+
+@EACH_SPREAD
+def test_scatter_is_additive_over_draws(covariance):
+    spread, (delta, weight, _) = make_spread(covariance), weighted_points()
+    whole = spread.scatter(delta, weight)
+    parts = [spread.scatter(delta[:, part], weight[:, part]) for part in (slice(0, 13), slice(13, None))]
+    for total, one, other in zip(whole, *parts, strict=True):
+        np.testing.assert_allclose(one + other, total, rtol=1e-10, atol=1e-14)
+
+
 def test_cholesky_of_scales_far_apart():
     size = np.array([1e-8, 1.0, 1e8])
     matrix = correlated_covariance(DIM)
@@ -84,6 +140,10 @@ def weighted_points(seed: int = 0):
     return delta, weight, weight.sum(1) * 0.9
 
 
+def maximise(spread, delta, weight, mass, prior, strength):
+    return spread.maximise(spread.scatter(delta, weight), mass, prior, strength)
+
+
 def wanted_covariance(delta, weight, mass, prior, strength) -> np.ndarray:
     scatter = np.stack([np.cov(d.T, aweights=w, ddof=0) for d, w in zip(delta, weight, strict=True)])
     # np.cov centres, and divides by the sum of the weights; undo both.
@@ -100,15 +160,16 @@ def test_maximise_gives_weighted_moments_plus_prior(covariance, strength):
     expected = wanted_covariance(delta, weight, mass, prior, strength)
     if covariance == "diagonal":
         expected = expected * np.eye(DIM)
-    for arguments in ((delta, weight, mass, prior), on_device((delta, weight, mass, prior))):
-        spread = on_device(make_spread(covariance)).maximise(*arguments, strength)
+    spread = make_spread(covariance)
+    for start, *arguments in ((spread, delta, weight, mass, prior), on_device((spread, delta, weight, mass, prior))):
+        spread = maximise(start, *arguments, strength)
         np.testing.assert_allclose(spread.covariance(), expected, rtol=1e-12, atol=1e-14)
 
 
 def test_maximise_with_scales_far_apart():
     delta, weight, mass = weighted_points()
     size = np.array([1e-8, 1.0, 1e8])
-    spread = make_spread("full").maximise(delta * size, weight, mass, Full(np.zeros((NUM, DIM, DIM))), 0.0)
+    spread = maximise(make_spread("full"), delta * size, weight, mass, Full(np.zeros((NUM, DIM, DIM))), 0.0)
     expected = wanted_covariance(delta, weight, mass, make_spread("full"), 0.0)
     np.testing.assert_allclose(spread.covariance() / (size[:, None] * size), expected, rtol=1e-10)
 
@@ -126,12 +187,11 @@ def test_maximise_raises_the_objective_of_factor_analysis(strength):
     wanted = wanted_covariance(delta, weight, mass, prior, strength)
     values = [factor_objective(spread, mass, strength, wanted)]
     for _ in range(20):
-        spread = spread.maximise(delta, weight, mass, prior, strength)
+        spread = maximise(spread, delta, weight, mass, prior, strength)
         values.append(factor_objective(spread, mass, strength, wanted))
     assert np.all(np.diff(values, axis=0) > -1e-12)
     assert np.all(values[1] > values[0] + 1e-3)
-    arguments = on_device((delta, weight, mass, prior))
-    once = on_device(make_spread("low-rank")).maximise(*arguments, strength)
+    once = maximise(*on_device((make_spread("low-rank"), delta, weight, mass, prior)), strength)
     np.testing.assert_allclose(factor_objective(once, mass, strength, wanted), values[1], rtol=1e-10)
 
 
@@ -145,6 +205,6 @@ def test_maximise_converges_to_factor_analysis():
     weight, mass = np.full((1, num_draws), 1 / num_draws), np.ones(1)
     spread = Family("normal", "low-rank", rank=2).components(np.zeros((1, dim)), x.var(0)[None]).spread
     for _ in range(1000):
-        spread = spread.maximise(delta, weight, mass, spread, 0.0)
+        spread = maximise(spread, delta, weight, mass, spread, 0.0)
     expected = FactorAnalysis(2, tol=1e-10, max_iter=5000, svd_method="lapack").fit(x)
     np.testing.assert_allclose(spread.covariance()[0], expected.get_covariance(), rtol=1e-3, atol=1e-4)

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from helpers import gaussian, gaussian_mixture, linear_regression, student
-from klover.target import Target, evaluate
+from klover.target import Target, _flat_box, evaluate
 
 
 class Position(NamedTuple):
@@ -72,6 +72,81 @@ def test_constrained_positions_have_their_own_names():
     assert named.names == ("low", "high", "scale")
     with pytest.raises(ValueError, match="names must hold 3 names, one for each number read, but 2 came"):
         Target(standard_normal, example, constrain=constrain, names=["low", "high"])
+
+
+def test_unravel_is_the_position_before_it_is_constrained():
+    example = {"scale": 0.0, "weight": np.zeros((2, 2))}
+    target = Target(standard_normal, example, constrain=lambda at: at | {"scale": jnp.exp(at["scale"])})
+    x = np.arange(1.0, 6.0)
+    position = target.unravel(x)
+    assert jax.tree.structure(position) == jax.tree.structure(example)
+    assert position["scale"] == 1.0
+    np.testing.assert_array_equal(position["weight"], np.arange(2.0, 6.0).reshape(2, 2))
+    np.testing.assert_allclose(target.position(x)["scale"], np.e, rtol=1e-12)
+
+
+BOX_EXAMPLE = {"bias": 1, "weight": np.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("box", "lower", "upper"),
+    [
+        ((-3, 4.5), [-3.0] * 3, [4.5] * 3),
+        ((np.float64(-3), 4), [-3.0] * 3, [4.0] * 3),
+        (({"bias": 0, "weight": np.array([-1.0, -2.0])}, 5.0), [0.0, -1.0, -2.0], [5.0] * 3),
+        (
+            ({"bias": 0.0, "weight": jnp.zeros(2)}, {"weight": np.array([2, 3]), "bias": 1}),
+            [0.0] * 3,
+            [1.0, 2.0, 3.0],
+        ),
+    ],
+    ids=["numbers", "numpy number", "mixed", "pytrees"],
+)
+def test_box_is_flat_in_the_order_of_the_names(box, lower, upper):
+    target = Target(standard_normal, BOX_EXAMPLE, box=box)
+    np.testing.assert_array_equal(target.box, [lower, upper])
+    assert {corner.dtype for corner in target.box} == {target.start.dtype}
+
+
+def test_box_is_a_hint_and_none_by_default():
+    plain, hinted = (Target(standard_normal, jnp.zeros(2), box=box) for box in (None, (1.0, 2.0)))
+    assert plain.box is None
+    x = np.array([[5.0, -7.0], [1.5, 1.5]])
+    np.testing.assert_array_equal(hinted.log_prob(x), plain.log_prob(x))
+    np.testing.assert_array_equal(jax.jit(lambda target: target.box[1])(hinted), [2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        ((np.zeros(2), 1.0), "box must hold corners of 3 numbers, like the example, but 2 and 3 came"),
+        ((1.0, 1.0), "box must be finite, with lower below upper in every coordinate"),
+        ((np.zeros(3), np.array([1.0, -1.0, 1.0])), "box must be finite, with lower below upper"),
+        ((0.0, np.inf), "box must be finite"),
+        ((np.nan, 1.0), "box must be finite"),
+    ],
+    ids=["size", "empty", "crossed", "infinite", "nan"],
+)
+def test_box_that_is_refused(box, message):
+    with pytest.raises(ValueError, match=message):
+        Target(standard_normal, BOX_EXAMPLE, box=box)
+
+
+@pytest.mark.parametrize("box", [3.0, (0.0, 1.0, 2.0)], ids=["number", "three"])
+def test_box_that_is_no_pair_is_refused(box):
+    with pytest.raises(ValueError, match=r"box must be a pair \(lower, upper\), but .* came"):
+        _flat_box.__wrapped__(box, BOX_EXAMPLE)
+
+
+@pytest.mark.parametrize("num_data", [5, 500])
+def test_largest_intermediate_grows_with_the_data(num_data):
+    data = np.random.default_rng(0).normal(size=(num_data, 3))
+    target = Target(lambda x: -jnp.sum((x - data) ** 2), jnp.zeros(3))
+    assert target.largest_intermediate == 3 * num_data
+
+
+def test_largest_intermediate_of_one_number_is_one():
+    assert Target(lambda x: -(x**2), 0.0).largest_intermediate == 1
 
 
 DATA = np.linspace(0.0, 1.0, 17)

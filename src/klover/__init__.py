@@ -7,8 +7,10 @@ from klover.fit import Fit, Summary
 from klover.importance import WeightedDraws, sample_importance
 from klover.initialisation import diffuse
 from klover.mixture import Mixture
+from klover.refinement import refine
 from klover.settings import Settings
 from klover.spreads import Diagonal, Full, LowRank
+from klover.state import RoundInfo
 from klover.status import Status
 from klover.target import Target, TargetCheck
 
@@ -22,6 +24,7 @@ __all__ = [
     "Full",
     "LowRank",
     "Mixture",
+    "RoundInfo",
     "Settings",
     "Status",
     "Summary",
@@ -31,6 +34,7 @@ __all__ = [
     "WeightedDraws",
     "boost",
     "diffuse",
+    "refine",
     "sample_importance",
 ]
 

@@ -5,7 +5,10 @@ Every formula is written once against an array namespace ``xp``: ``jax.numpy`` w
 The few things that the two namespaces do not share live here.
 """
 
+import functools
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -18,6 +21,9 @@ import numpy as np
 from klover.typing import AnyArray, Float
 
 Carry = TypeVar("Carry")
+T = TypeVar("T")
+
+BLOCK = 512
 
 
 def namespace(*arrays: Any) -> ModuleType:
@@ -74,3 +80,25 @@ def iterate(step: Callable[[Carry], Carry], carry: Carry, num_steps: int) -> Car
     for _ in range(num_steps):
         carry = step(carry)
     return carry
+
+
+def over_blocks(function: Callable[..., T], *arrays: AnyArray) -> list[T]:
+    """Apply a function to blocks of rows: all rows at once on JAX arrays, blocks that fit the cache on NumPy ones.
+
+    NumPy lets go of the interpreter lock in large operations, so the blocks run on as many threads as there are cores.
+    """
+    num = arrays[0].shape[0]
+    if namespace(*arrays) is jnp:
+        return [function(*arrays)]
+
+    def run(start: int) -> T:
+        # What overflows is as good as infinite; the state of warnings does not pass to other threads by itself.
+        with np.errstate(over="ignore"):
+            return function(*(array[start : start + BLOCK] for array in arrays))
+
+    return [run(0)] if num <= BLOCK else list(_threads().map(run, range(0, num, BLOCK)))
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count())

@@ -25,6 +25,7 @@ from klover.importance import effective_sample_size, forward_kl, log_evidence, n
 from klover.mixture import Mixture
 from klover.settings import Settings
 from klover.sources import Draws
+from klover.status import Status
 from klover.target import Target, evaluate
 from klover.typing import AnyArray, Float, Int, Key, record
 from klover.validation import check_choice, check_count, check_finite, check_key
@@ -220,8 +221,9 @@ def boost(
         _report(callback, number + 1, info)
     draws = sample_importance(key_final, target, state.mixture, num_final_draws)
     verdict = judge(draws)
-    if verdict.trusted:
-        verdict = judge(draws, uncovered_mode(key_search, draws, state.mixture))
+    missed = uncovered_mode(key_search, draws, state.mixture) if verdict.trusted else None
+    if missed is not None:
+        verdict = judge(draws, Status.UNCOVERED_MODE, mode=missed)
     columns = {
         field.name: np.asarray([getattr(entry, field.name) for entry in history])
         for field in dataclasses.fields(BoostInfo)

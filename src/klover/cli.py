@@ -1,4 +1,4 @@
-"""The command line: ``klover demo``."""
+"""The command line: ``klover demo``, ``klover bench suite``."""
 
 import argparse
 import os
@@ -22,8 +22,25 @@ def main(arguments: list[str] | None = None) -> int:
     demo = commands.add_parser("demo", help="fit a regression on data that ships with the package")
     demo.add_argument("--out", type=Path, default=Path("klover-demo"), help="folder for the figure and the table")
     demo.add_argument("--seed", type=int, default=0, help="seed of the fits")
+    bench = commands.add_parser("bench", help="measure klover on its benchmarks (in a clone of the repository)")
+    suites = bench.add_subparsers(dest="suite", required=True)
+    suite = suites.add_parser("suite", help="refine every target of the suite, every seed reported", add_help=False)
+    suite.add_argument("rest", nargs=argparse.REMAINDER, help="--targets, --seeds, --out; see --help")
     options = parser.parse_args(arguments)
+    if options.command == "bench":
+        return run_suite(options.rest)
     return run_demo(options.out, options.seed)
+
+
+def run_suite(arguments: list[str]) -> int:
+    """Run the script that measures the suite; it is a part of the repository, not of the installed package."""
+    import subprocess
+
+    script = Path(klover.__file__).parents[2] / "benchmarks" / "suite.py"
+    if not script.exists():
+        print(f"{script} is missing: the suite is in the repository, so clone it and install klover from there.")
+        return 1
+    return subprocess.run([sys.executable, str(script), *arguments], check=False).returncode
 
 
 def set_up_jax() -> None:

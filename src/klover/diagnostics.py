@@ -6,6 +6,7 @@ This is a search, not a proof: it can miss a mode whose basin no start falls int
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,14 @@ from klover.mixture import Mixture
 from klover.psis import reliable_k
 from klover.status import Status
 from klover.target import Target
-from klover.typing import Float, Key
+from klover.typing import AnyArray, Float, Key
 
 FEWEST_EFFECTIVE_DRAWS = 100
 LARGEST_INVALID_SHARE = 0.1
 NUM_STARTS = 16
 INFLATION = 3.0
+DECISIVE = (Status.IMPROPER, Status.TARGET_RAISED)
+"""Doubts that explain bad weights, and are named before them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,32 +54,36 @@ class Verdict:
         return f"{'trusted' if self.trusted else 'REFUSED'}: {self.reason} {self.remedy}".rstrip()
 
 
-def judge(draws: WeightedDraws, uncovered: str | None = None) -> Verdict:
+def judge(draws: WeightedDraws, doubt: Status | None = None, **figures: Any) -> Verdict:
     """Judge fresh draws of a final proposal.
 
     Parameters
     ----------
     draws
         Weighted draws that were not used to fit the proposal.
-    uncovered
-        A mode that the proposal misses, in words, as :func:`uncovered_mode` finds it.
+    doubt
+        What else speaks against the answer, for example a mode that :func:`uncovered_mode` has found.
+    **figures
+        Numbers and words for the reason of the doubt.
     """
     limit = reliable_k(draws.num_draws)
     num_nan, num_infinite = int(draws.num_nan), int(draws.num_positive_infinite)
     pareto_k, ess = float(draws.pareto_k), float(draws.ess)
     if ess == 0:
         status = Status.NO_SUPPORT
+    elif doubt in DECISIVE:
+        status = doubt
     elif num_nan + num_infinite > LARGEST_INVALID_SHARE * draws.num_draws:
         status = Status.NOT_A_NUMBER
     elif not pareto_k <= limit:
         status = Status.HEAVY_WEIGHTS
-    elif uncovered is not None:
-        status = Status.UNCOVERED_MODE
+    elif doubt is not None:
+        status = doubt
     elif ess < FEWEST_EFFECTIVE_DRAWS:
         status = Status.FEW_EFFECTIVE_DRAWS
     else:
         status = Status.TRUSTED
-    figures = {
+    figures |= {
         "pareto_k": pareto_k,
         "ess": ess,
         "num_draws": draws.num_draws,
@@ -84,12 +91,11 @@ def judge(draws: WeightedDraws, uncovered: str | None = None) -> Verdict:
         "num_infinite": num_infinite,
         "limit": limit,
         "minimum": FEWEST_EFFECTIVE_DRAWS,
-        "mode": uncovered,
     }
     reason = status.reason.format(**figures)
     if status is Status.TRUSTED and num_nan + num_infinite > 0:
         reason += f" ({num_nan} draws were NaN and {num_infinite} +inf: taken as outside the support.)"
-    return Verdict(status is Status.TRUSTED, reason, status.remedy, status)
+    return Verdict(status is Status.TRUSTED, reason, status.remedy.format(**figures), status)
 
 
 @jax.jit
@@ -115,6 +121,11 @@ def uncovered_mode(key: Key[jax.Array, ""], draws: WeightedDraws, proposal: Mixt
     top, log_ratio = _search(key, draws.target, proposal, draws.x)
     if not float(log_ratio) > float(draws.log_evidence) + np.log(draws.num_draws):
         return None
-    values = np.asarray(draws.target.flat_position(top[None]))[0]
-    named = [f"{name} = {value:.3g}" for name, value in zip(draws.target.names, values, strict=True)]
+    return place_in_words(draws.target, top)
+
+
+def place_in_words(target: Target, x: Float[AnyArray, " dim"]) -> str:
+    """Name the first coordinates of a point."""
+    values = np.asarray(target.flat_position(x[None]))[0]
+    named = [f"{name} = {value:.3g}" for name, value in zip(target.names, values, strict=True)]
     return "at " + ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")

@@ -19,7 +19,7 @@ import dataclasses
 
 import jax
 
-from klover.arrays import digamma, iterate, logsumexp, namespace
+from klover.arrays import digamma, iterate, logsumexp, namespace, over_blocks
 from klover.families import Components
 from klover.importance import effective_sample_size
 from klover.mixture import Mixture
@@ -51,14 +51,19 @@ def responsibilities(
     """Return posterior component probabilities, squared distances, and the log density of the whole."""
     xp = namespace(sample.x)
     components = mixture.components
-    distance = components.spread.squared_distance(components.delta(sample.x))
-    log_component = components.log_radial(distance) - components.spread.log_scale()[:, None]
-    log_joint = mixture.log_weights[:, None] + log_component
     remaining = xp.maximum(1.0 - xp.sum(mixture.weights), 0.0)
     log_remaining = xp.where(remaining > 0, xp.log(xp.where(remaining > 0, remaining, 1.0)), -xp.inf)
-    log_density = xp.logaddexp(logsumexp(log_joint, axis=0), log_remaining + sample.background)
-    covered = log_density > -xp.inf
-    return xp.exp(log_joint - xp.where(covered, log_density, 0.0)), distance, log_density
+    log_scale = mixture.log_weights - components.spread.log_scale()
+
+    def of_block(x, background):
+        distance = components.squared_distance(x)
+        log_joint = log_scale[:, None] + components.log_radial(distance)
+        log_density = xp.logaddexp(logsumexp(log_joint, axis=0), log_remaining + background)
+        covered = log_density > -xp.inf
+        return xp.exp(log_joint - xp.where(covered, log_density, 0.0)), distance, log_density
+
+    blocks = over_blocks(of_block, sample.x, sample.background)
+    return tuple(parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=-1) for parts in zip(*blocks, strict=True))
 
 
 def objective(
@@ -112,8 +117,10 @@ def step(
     location = (scaled @ sample.x) / xp.where(total > 0, total, 1.0)[:, None]
     moved = dataclasses.replace(components, location=location)
     safe_mass = xp.maximum(mass, SMALLEST_MASS)
+    blocks = over_blocks(lambda x, weight: moved.spread.scatter(moved.delta(x), weight.T), sample.x, scaled.T)
+    scatter = jax.tree.map(lambda *parts: sum(parts), *blocks)
     # A spread and its prior are always of one class.
-    spread = components.spread.maximise(moved.delta(sample.x), scaled, safe_mass, prior, strength)  # pyright: ignore
+    spread = components.spread.maximise(scatter, safe_mass, prior, strength)  # pyright: ignore
     fitted = dataclasses.replace(moved, spread=spread)
     log_weights = xp.where(mass > SMALLEST_MASS, xp.log(safe_mass), -xp.inf)
     return Mixture(_keep_where(mass > SMALLEST_MASS, fitted, mixture.components), log_weights)

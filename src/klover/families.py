@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.arrays import gammaln, namespace
+from klover.arrays import gammaln, namespace, over_blocks
 from klover.spreads import Diagonal, Full, LowRank, Spread, cholesky
 from klover.typing import AnyArray, Float, Int, Key, record, static
 from klover.validation import check_choice, check_count, check_positive
@@ -86,10 +86,14 @@ class Components:
         constant = gammaln((df + self.dim) / 2) - gammaln(df / 2) - 0.5 * self.dim * xp.log(df * math.pi)
         return constant - 0.5 * (df + self.dim) * xp.log1p(distance / df)
 
+    def squared_distance(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
+        r"""Return :math:`m`, the squared Mahalanobis distance of every point from every component."""
+        blocks = over_blocks(lambda block: self.spread.squared_distance(self.delta(block)), x)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+
     def log_prob(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
         """Log density of every component at every point."""
-        distance = self.spread.squared_distance(self.delta(x))
-        return self.log_radial(distance) - self.spread.log_scale()[:, None]
+        return self.log_radial(self.squared_distance(x)) - self.spread.log_scale()[:, None]
 
     def sample(self, key: Key[jax.Array, ""], index: Int[jax.Array, " draw"]) -> Float[jax.Array, "draw dim"]:
         """Draw one point from component ``index[s]`` for each s; differentiable in location and spread, not in df."""
@@ -106,6 +110,15 @@ class Components:
 
         stacked = (jnp.arange(location.shape[0]), (location, jax.tree.map(jnp.asarray, self.spread)))
         return jax.lax.scan(select, jnp.zeros((index.shape[0], self.dim), location.dtype), stacked)[0]
+
+    def draw(self, generator: np.random.Generator, slot: int, num_draws: int) -> Float[np.ndarray, "draw dim"]:
+        """Draw from one component on the host."""
+        spread = jax.tree.map(lambda leaf: np.asarray(leaf, float)[slot], self.spread)
+        noise = generator.standard_normal((num_draws, spread.noise_dim))
+        if self.tail == "student":
+            df = float(self.df[slot])
+            noise *= np.sqrt(df / np.maximum(generator.chisquare(df, num_draws), np.finfo(float).tiny))[:, None]
+        return np.asarray(self.location[slot], float) + spread.transform(noise)
 
     def covariance(self) -> Float[AnyArray, "component dim dim"]:
         r"""Covariance matrices: :math:`\Sigma`, times :math:`\nu/(\nu-2)` for Student-t (infinite for ν ≤ 2)."""

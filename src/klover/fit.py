@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from klover import psis
@@ -140,7 +139,7 @@ def weighted_quantile(values: np.ndarray, weight: np.ndarray, levels: Sequence[f
 
 def summarise(draws: WeightedDraws, verdict: Verdict, num_components: int) -> Summary:
     """Summarise weighted draws on the scale that a person reads."""
-    values = np.asarray(draws.target.flat_position(jnp.asarray(draws.x)), float)
+    values = np.asarray(draws.target.flat_position(draws.x), float)
     weight = np.exp(np.asarray(draws.log_weight, float))
     inside = weight > 0
     values, weight, log_ratio = values[inside], weight[inside], np.asarray(draws.log_ratio, float)[inside]

@@ -196,13 +196,16 @@ class WeightedDraws:
         return jnp.asarray(self.x)[resampling.resample(key, self.log_weight, num_draws, method)]
 
 
-@jax.jit
 def _figures(log_p: LogRatio, log_q: LogRatio) -> tuple[Scalar, Scalar, Scalar, Scalar]:
-    """Log evidence, its error, ESS and forward KL, in one small program."""
-    log_ratio = log_p - log_q
+    """Log evidence, its error, ESS and forward KL; on JAX arrays in one small program."""
+    return (_compiled_figures if namespace(log_p, log_q) is jnp else _all_figures)(log_p - log_q)
+
+
+def _all_figures(log_ratio: LogRatio) -> tuple[Scalar, Scalar, Scalar, Scalar]:
     return *log_evidence(log_ratio), effective_sample_size(log_ratio), forward_kl(log_ratio)
 
 
+_compiled_figures = jax.jit(_all_figures)
 _pareto_k = jax.jit(psis.pareto_k)
 
 

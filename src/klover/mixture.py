@@ -76,6 +76,19 @@ class Mixture:
         key_index, key_draw = jax.random.split(key)
         return self.components.sample(key_draw, self.sample_index(key_index, num_draws))
 
+    def draw(self, generator: np.random.Generator, num_draws: int) -> Float[np.ndarray, "draw dim"]:
+        """Draw on the host, in random order, with each component's share of the draws as near to its weight as can be.
+
+        Nothing is compiled, and drawing by strata lowers the variance of every estimate.
+        """
+        weights = np.asarray(self.weights, float)
+        ends = np.cumsum(weights) / weights.sum()
+        counts = np.diff(np.searchsorted((np.arange(num_draws) + generator.uniform()) / num_draws, ends), prepend=0)
+        parts = [
+            self.components.draw(generator, slot, count) for slot, count in enumerate(counts.tolist()) if count > 0
+        ]
+        return generator.permutation(np.concatenate(parts))
+
     def sample_index(self, key: Key[jax.Array, ""], num_draws: int) -> Int[jax.Array, " draw"]:
         """Draw component numbers by their weights."""
         cumulative = jnp.cumsum(jnp.asarray(self.weights))

@@ -6,6 +6,7 @@ second data set compiles nothing.
 """
 
 import dataclasses
+import math
 from collections.abc import Hashable
 from typing import Any, TypeAlias
 
@@ -57,6 +58,19 @@ def signature(jaxpr: Jaxpr) -> Hashable:
         for equation in jaxpr.eqns
     )
     return entry, equations, tuple(read(atom) for atom in jaxpr.outvars)
+
+
+def largest_array(jaxpr: Jaxpr) -> int:
+    """Return the number of entries of the largest array that a program makes."""
+    from jax.extend import core
+
+    sizes = [1]
+    for equation in jaxpr.eqns:
+        sizes += [math.prod(getattr(variable.aval, "shape", ())) for variable in equation.outvars]
+        for value in equation.params.values():
+            if isinstance(value, core.ClosedJaxpr | core.Jaxpr):
+                sizes.append(largest_array(value.jaxpr if isinstance(value, core.ClosedJaxpr) else value))
+    return max(sizes)
 
 
 def _parameter(value: Any) -> Hashable:

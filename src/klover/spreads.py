@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from klover.arrays import inverse_triangular, namespace
-from klover.typing import AnyArray, Float, record
+from klover.typing import AnyArray, Float, Int, record
 
 
 @record
@@ -37,6 +37,26 @@ class Diagonal:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         return noise * self.scale
 
+    def inflated(self, factor: float) -> "Diagonal":
+        """Return the spread with all standard deviations multiplied."""
+        return Diagonal(factor * self.scale)
+
+    def solve(self, slot: int, delta: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+        r"""Return :math:`\Sigma^{-1}\delta` of one component."""
+        return delta / self.scale[slot] ** 2
+
+    def gather(self, slots: Int[AnyArray, " draw"]) -> "Diagonal":
+        """Return the spread of one component for each draw."""
+        return Diagonal(self.scale[slots])
+
+    def times(self, noise: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+        r"""Multiply each draw by the square root of its own :math:`\Sigma`, as :meth:`gather` gives it."""
+        return self.scale * noise
+
+    def times_transposed(self, slope: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+        """Multiply each draw by the transposed square root."""
+        return self.scale * slope
+
     def canonical(self) -> "Diagonal":
         """Return the same spread with positive scales."""
         return Diagonal(abs(self.scale))
@@ -46,23 +66,26 @@ class Diagonal:
         xp = namespace(self.scale)
         return self.scale[..., None] ** 2 * xp.eye(self.scale.shape[-1], dtype=self.scale.dtype)
 
+    def scatter(
+        self, delta: Float[AnyArray, "component draw dim"], weight: Float[AnyArray, "component draw"]
+    ) -> tuple[Float[AnyArray, "component dim"], ...]:
+        r"""Return what :meth:`maximise` needs of :math:`S_k=\sum_s\omega_{ks}\,\delta_{ks}\delta_{ks}^\top`."""
+        return (namespace(delta).einsum("ks,ksd->kd", weight, delta**2),)
+
     def maximise(
         self,
-        delta: Float[AnyArray, "component draw dim"],
-        weight: Float[AnyArray, "component draw"],
+        scatter: tuple[Float[AnyArray, "component dim"], ...],
         mass: Float[AnyArray, " component"],
         prior: "Diagonal",
         strength: Float[AnyArray, ""] | float,
     ) -> "Diagonal":
         r"""Maximise the expected log likelihood plus the prior: :math:`(S_k+\epsilon\Psi_k)/(N_k+\epsilon)`.
 
-        :math:`S_k=\sum_s \omega_{ks}\,\delta_{ks}\delta_{ks}^\top`, :math:`N_k` is the mass of the component, and
-        :math:`\Psi_k` is the covariance of ``prior``, which counts with mass :math:`\epsilon`.
+        :math:`S_k` is the scatter and :math:`N_k` the mass of the component, and :math:`\Psi_k` is the covariance of
+        ``prior``, which counts with mass :math:`\epsilon`.
         """
-        xp = namespace(delta)
-        scatter = xp.einsum("ks,ksd->kd", weight, delta**2)
-        variance = (scatter + strength * prior.scale**2) / (mass + strength)[:, None]
-        return Diagonal(xp.sqrt(variance))
+        variance = (scatter[0] + strength * prior.scale**2) / (mass + strength)[:, None]
+        return Diagonal(namespace(variance).sqrt(variance))
 
 
 @record
@@ -91,6 +114,27 @@ class Full:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         return noise @ namespace(self.factor).tril(self.factor).T
 
+    def inflated(self, factor: float) -> "Full":
+        """Return the spread with all standard deviations multiplied."""
+        return Full(factor * self.factor)
+
+    def solve(self, slot: int, delta: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+        r"""Return :math:`\Sigma^{-1}\delta` of one component."""
+        inverse = inverse_triangular(namespace(delta).tril(self.factor[slot]))
+        return delta @ inverse.T @ inverse
+
+    def gather(self, slots: Int[AnyArray, " draw"]) -> "Full":
+        """Return the spread of one component for each draw."""
+        return Full(namespace(self.factor).tril(self.factor)[slots])
+
+    def times(self, noise: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+        """Multiply each draw by its own square root."""
+        return (self.factor @ noise[:, :, None])[:, :, 0]
+
+    def times_transposed(self, slope: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+        """Multiply each draw by its own transposed square root."""
+        return (slope[:, None, :] @ self.factor)[:, 0, :]
+
     def canonical(self) -> "Full":
         """Return the Cholesky factor: lower-triangular, with a positive diagonal."""
         xp = namespace(self.factor)
@@ -103,18 +147,21 @@ class Full:
         lower = xp.tril(self.factor)
         return lower @ xp.swapaxes(lower, -1, -2)
 
+    def scatter(
+        self, delta: Float[AnyArray, "component draw dim"], weight: Float[AnyArray, "component draw"]
+    ) -> tuple[Float[AnyArray, "component dim dim"], ...]:
+        """Return the scatter matrices."""
+        return (namespace(delta).swapaxes(delta, -1, -2) @ (weight[..., None] * delta),)
+
     def maximise(
         self,
-        delta: Float[AnyArray, "component draw dim"],
-        weight: Float[AnyArray, "component draw"],
+        scatter: tuple[Float[AnyArray, "component dim dim"], ...],
         mass: Float[AnyArray, " component"],
         prior: "Full",
         strength: Float[AnyArray, ""] | float,
     ) -> "Full":
         """Maximise as :meth:`Diagonal.maximise` does, over all covariance matrices."""
-        xp = namespace(delta)
-        scatter = xp.swapaxes(delta, -1, -2) @ (weight[..., None] * delta)
-        covariance = (scatter + strength * prior.covariance()) / (mass + strength)[:, None, None]
+        covariance = (scatter[0] + strength * prior.covariance()) / (mass + strength)[:, None, None]
         return Full(cholesky(covariance))
 
 
@@ -158,6 +205,20 @@ class LowRank:
         dim = self.scale.shape[-1]
         return noise[:, :dim] * self.scale + noise[:, dim:] @ self.factor.T
 
+    def inflated(self, factor: float) -> "LowRank":
+        """Return the spread with all standard deviations multiplied."""
+        return LowRank(factor * self.scale, factor * self.factor)
+
+    def solve(self, slot: int, delta: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+        r"""Return :math:`\Sigma^{-1}\delta` of one component."""
+        own = LowRank(self.scale[slot], self.factor[slot])
+        return (delta - (delta @ own._loading()) @ own.factor.T) / own.scale**2
+
+    def gather(self, slots: Int[AnyArray, " draw"]) -> Diagonal:
+        """Return the diagonal of the spread of one component for each draw."""
+        xp = namespace(self.scale)
+        return Diagonal(xp.sqrt(self.scale**2 + (self.factor**2).sum(-1))[slots])
+
     def canonical(self) -> "LowRank":
         """Return the same spread with positive scales."""
         return LowRank(abs(self.scale), self.factor)
@@ -166,10 +227,23 @@ class LowRank:
         r"""Return :math:`\Sigma`."""
         return Diagonal(self.scale).covariance() + self.factor @ namespace(self.factor).swapaxes(self.factor, -1, -2)
 
+    def _loading(self) -> Float[AnyArray, "... dim rank"]:
+        r"""Return :math:`B=\Sigma^{-1}F`."""
+        scaled, inner = self._inner_factor()
+        inverse = inverse_triangular(inner)
+        return scaled @ namespace(scaled).swapaxes(inverse, -1, -2) @ inverse
+
+    def scatter(
+        self, delta: Float[AnyArray, "component draw dim"], weight: Float[AnyArray, "component draw"]
+    ) -> tuple[Float[AnyArray, "component dim rank"], Float[AnyArray, "component dim"]]:
+        """Return the scatter times the loading, and the diagonal of the scatter: the matrix itself is never formed."""
+        xp = namespace(delta)
+        product = xp.swapaxes(delta, -1, -2) @ (weight[..., None] * (delta @ self._loading()))
+        return product, xp.einsum("ks,ksd->kd", weight, delta**2)
+
     def maximise(
         self,
-        delta: Float[AnyArray, "component draw dim"],
-        weight: Float[AnyArray, "component draw"],
+        scatter: tuple[Float[AnyArray, "component dim rank"], Float[AnyArray, "component dim"]],
         mass: Float[AnyArray, " component"],
         prior: "LowRank",
         strength: Float[AnyArray, ""] | float,
@@ -178,19 +252,14 @@ class LowRank:
 
         With :math:`B=\Sigma^{-1}F` and the target covariance :math:`C=(S_k+\epsilon\Psi_k)/(N_k+\epsilon)`:
         :math:`F \leftarrow CB\,(I-F^\top B+B^\top CB)^{-1}`, :math:`s^2 \leftarrow \mathrm{diag}(C - F(CB)^\top)`.
-        :math:`C` is never formed: a step costs :math:`O(S\,d\,r)`.
         """
-        xp = namespace(delta)
-        scaled, inner = self._inner_factor()
-        half = scaled @ xp.swapaxes(inverse_triangular(inner), -1, -2)
-        loading = half @ inverse_triangular(inner)
+        xp = namespace(mass)
+        loading = self._loading()
         total = (mass + strength)[:, None, None]
-        scatter = xp.swapaxes(delta, -1, -2) @ (weight[..., None] * (delta @ loading))
         anchored = prior.scale[..., None] ** 2 * loading + prior.factor @ (xp.swapaxes(prior.factor, -1, -2) @ loading)
-        product = (scatter + strength * anchored) / total
-        diagonal = xp.einsum("ks,ksd->kd", weight, delta**2)
+        product = (scatter[0] + strength * anchored) / total
         prior_diagonal = prior.scale**2 + (prior.factor**2).sum(-1)
-        diagonal = (diagonal + strength * prior_diagonal) / total[..., 0]
+        diagonal = (scatter[1] + strength * prior_diagonal) / total[..., 0]
         identity = xp.eye(self.factor.shape[-1], dtype=self.factor.dtype)
         second = identity - xp.swapaxes(self.factor, -1, -2) @ loading + xp.swapaxes(loading, -1, -2) @ product
         factor = xp.swapaxes(xp.linalg.solve(second, xp.swapaxes(product, -1, -2)), -1, -2)

@@ -19,8 +19,9 @@ class Status(enum.Enum):
     HEAVY_WEIGHTS = (
         "k̂ = {pareto_k:.2f} is above {limit:.2f}, the limit for {num_draws} draws: the weights are too heavy-tailed "
         "for expectations and the evidence to settle.",
-        "Use heavier tails (family='student'), more components or draws, fitter='em' with a full covariance, or a "
-        "better first approximation.",
+        "Use heavier tails (family='student'), more components or draws, a full covariance, a better first "
+        "approximation, or other coordinates (scaled, non-centred). An improper posterior looks like this too: check "
+        "the priors.",
     )
     FEW_EFFECTIVE_DRAWS = (
         "only {ess:.0f} of {num_draws} draws are effective; {minimum} are needed.",
@@ -31,6 +32,33 @@ class Status(enum.Enum):
         "{num_draws}.",
         "Add components (num_components), begin with a diffuse mixture (klover.diffuse) or with draws near that mode, "
         "and prefer divergence='forward'.",
+    )
+
+    DRIFTING_PARTICLES = (
+        "particles that began as draws of the answer still move to where the proposal is all but absent "
+        "({drift:.1f} standard errors): a part of the posterior is not covered.",
+        "Give more evaluations (budget), a box (klover.Target(..., box=...)), draws of another sampler (start), or "
+        "write the model in other coordinates (non-centred, scaled).",
+    )
+    UNSTABLE_EVIDENCE = (
+        "the log evidence of the last draws, {log_evidence:.3f}, differs by {difference:.3f} from that of the rounds "
+        "before them, which is {ratio:.1f} standard errors.",
+        "Run again with another key and with more draws; heavy tails or an improper posterior look like this.",
+    )
+    IMPROPER = (
+        "the proposal spread to a width of {width:.1g} in {name}, and there is no end of it: the posterior looks "
+        "improper, so that there is no evidence and there are no moments.",
+        "Give {name} a proper prior; if it is proper and as wide as that, rescale it.",
+    )
+    UNFINISHED = (
+        "the refinement was stopped ({cause}) before its own criteria were met; k̂ = {pareto_k:.2f}, {ess:.0f} "
+        "effective draws of {num_draws}.",
+        "Give a larger budget, or resume from the checkpoint.",
+    )
+    TARGET_RAISED = (
+        "the log density raised an error at {num_raised} points; they were treated as outside the support, which may "
+        "hide a part of the posterior.",
+        "Make the density return -inf where it cannot be computed.",
     )
 
     @property

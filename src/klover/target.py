@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from klover.programs import ClosedJaxpr, Itself, Jaxpr, signature
+from klover.programs import ClosedJaxpr, Itself, Jaxpr, largest_array, signature
 from klover.typing import AnyArray, Float, Int, Key, PyTree
 from klover.validation import check_count, check_finite, check_key, check_points
 
@@ -48,6 +48,9 @@ class Target:
         ``logdensity``. The identity by default.
     names
         One name for each number that ``constrain`` returns; made from the paths in the pytree by default.
+    box
+        Roughly where the (unconstrained) posterior lies: ``(lower, upper)``, each one number or a pytree like
+        ``example``. Searches spread their starts over it. It is a hint, not a bound.
 
     Examples
     --------
@@ -64,6 +67,7 @@ class Target:
         *,
         constrain: Callable[[PyTree], PyTree] | None = None,
         names: Sequence[str] | None = None,
+        box: tuple[PyTree, PyTree] | None = None,
     ):
         if not callable(logdensity):
             raise TypeError(f"logdensity must be a function of a position, but a {type(logdensity).__name__} came.")
@@ -77,7 +81,7 @@ class Target:
         if names is not None and len(names) != len(made):
             raise ValueError(f"names must hold {len(made)} names, one for each number read, but {len(names)} came.")
         chosen = made if names is None else tuple(names)
-        self._constants = (start, tuple(closed.consts))
+        self._constants = (start, tuple(closed.consts), None if box is None else _flat_box(box, example))
         structures = jax.tree.structure(example), jax.tree.structure(read)
         constants = tuple(Itself(constant) for constant in closed_constrain.consts)
         key = signature(closed.jaxpr), signature(closed_constrain.jaxpr), constants, structures
@@ -110,6 +114,16 @@ class Target:
         """The example position as a flat point."""
         return self._constants[0]
 
+    @property
+    def largest_intermediate(self) -> int:
+        """Most numbers in one array that an evaluation at one point makes on its way."""
+        return largest_array(self._program.jaxpr)
+
+    @property
+    def box(self) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]] | None:
+        """Lower and upper corner of the region where the posterior is expected, if the user gave one."""
+        return self._constants[2]
+
     def log_prob(self, x: Float[AnyArray, "*draw dim"]) -> Float[jax.Array, "*draw"]:
         """Log density at one flat point of shape (d,) or at points of shape (S, d), as the user's function gives it."""
         check_points("x", x, self.dim)
@@ -120,12 +134,22 @@ class Target:
         points = jnp.asarray(x, self.start.dtype)
         return single(points) if points.ndim == 1 else jax.vmap(single)(points)
 
+    def coordinate_name(self, index: int) -> str:
+        """Name one coordinate of the flat, unconstrained point."""
+        return _names(self.unravel(self.start))[index]
+
+    def unravel(self, x: Float[AnyArray, " dim"]) -> PyTree:
+        """Turn one flat point into an (unconstrained) position."""
+        return self._program.unravel(x)
+
     def position(self, x: Float[AnyArray, " dim"]) -> PyTree:
         """Turn one flat point into the constrained position that a person reads."""
         return self._program.constrain(self._program.unravel(x))
 
-    def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[jax.Array, "draw value"]:
+    def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw value"]:
         """Turn flat points into constrained positions, each raveled in the order of ``names``."""
+        if self._program.constrain is _identity:
+            return x
         return jax.vmap(lambda point: ravel_pytree(self.position(point))[0])(jnp.asarray(x))
 
     def check(self, key: Key[jax.Array, ""], num_points: int = 100) -> "TargetCheck":
@@ -164,6 +188,25 @@ def evaluate(
     value = target.log_prob(x)
     is_nan, is_positive = jnp.isnan(value), value == jnp.inf
     return jnp.where(is_nan | is_positive, -jnp.inf, value), jnp.sum(is_nan), jnp.sum(is_positive)
+
+
+def _flat_box(box: tuple[PyTree, PyTree], example: PyTree) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:
+    """Flatten the corners of a box; one number stands for all coordinates."""
+    if not (isinstance(box, tuple | list) and len(box) == 2):
+        raise ValueError(f"box must be a pair (lower, upper), but {box!r} came.")
+    start = np.asarray(ravel_pytree(example)[0])
+    lower, upper = (
+        np.full_like(start, corner) if isinstance(corner, int | float) else np.asarray(ravel_pytree(corner)[0])
+        for corner in box
+    )
+    if lower.shape != start.shape or upper.shape != start.shape:
+        raise ValueError(
+            f"box must hold corners of {start.size} numbers, like the example, but {lower.size} and {upper.size} came. "
+            "Pass pytrees shaped like the example, or one number for each corner."
+        )
+    if not (np.isfinite(lower) & np.isfinite(upper) & (lower < upper)).all():
+        raise ValueError("box must be finite, with lower below upper in every coordinate.")
+    return lower.astype(start.dtype), upper.astype(start.dtype)
 
 
 def _identity(position: PyTree) -> PyTree:

@@ -1,0 +1,179 @@
+"""Where :func:`klover.refine` begins: from modes of the target and its region, or from what the user has."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from klover.families import Components
+from klover.growth import equal, grow, join, moments
+from klover.mixture import Mixture
+from klover.pool import Pool
+from klover.search import MOST_FULL_DIM, find_modes, log_determinant
+from klover.spreads import Diagonal, Full, cholesky
+from klover.state import Context, State
+from klover.target import Target
+from klover.typing import AnyArray, Float
+
+SCALE = 3.0
+"""Rough scale of a parameter on the unconstrained line, where the target has no box."""
+SCALES = (1.0, 10.0, 100.0)
+SCALE_WEIGHTS = (0.4, 0.4, 0.2)
+SCALE_DF = 5.0
+BOX_DF = 20.0
+BROAD_SHARE = 0.25
+BOX_SHARE = 0.1
+LARGEST_SCALE = 10.0
+WEIGHT_RANGE = 20.0
+COPIES = ((1.1, None), (4.0, 5.0), (16.0, 5.0))
+"""Each mode begins as three components: inflation of its covariance, degrees of freedom (None: the dimension)."""
+COPY_WEIGHTS = (6.0, 2.0, 1.0)
+GIVEN_SHARE = 0.9
+GIVEN_ROUNDS = 6
+
+
+def student(
+    location: Float[AnyArray, "component dim"],
+    covariance: Float[AnyArray, "component dim *dim"],
+    df: Float[AnyArray, " component"],
+    weight: Float[AnyArray, " component"],
+) -> Mixture:
+    """Return a mixture of Student-t components; variances instead of matrices give diagonal ones."""
+    spread = Full(cholesky(covariance)) if covariance.ndim == 3 else Diagonal(np.sqrt(covariance))
+    return Mixture(Components(location, spread, np.asarray(df, float), "student"), np.log(weight / np.sum(weight)))
+
+
+def _scaled_identity(variance: Float[np.ndarray, "component dim"]) -> Float[np.ndarray, "component dim *dim"]:
+    """Return diagonal covariance matrices, or the variances alone where matrices would be too large."""
+    dim = variance.shape[1]
+    return variance if dim > MOST_FULL_DIM else variance[:, :, None] * np.eye(dim)
+
+
+def region(
+    context: Context,
+) -> tuple[Mixture, Callable[[int], Float[np.ndarray, "start dim"]], Float[np.ndarray, " dim"]]:
+    """Return a broad mixture, a source of starts for searches, and the largest variances to believe."""
+    target, generator, dim = context.evaluator.target, context.generator, context.dim
+    if target.box is not None:
+        lower, upper = (np.asarray(corner, float) for corner in target.box)
+        variance = (1.2 * (upper - lower)) ** 2 / 12
+        broad = student(0.5 * (lower + upper)[None], _scaled_identity(variance[None]), np.array([BOX_DF]), np.ones(1))
+        return broad, lambda num: generator.uniform(lower, upper, (num, dim)), variance
+    start = np.asarray(target.start, float)
+    covariance = _scaled_identity(SCALE**2 * np.array(SCALES)[:, None] * np.ones(dim))
+    location = np.repeat(start[None], len(SCALES), axis=0)
+    broad = student(location, covariance, np.full(len(SCALES), SCALE_DF), np.array(SCALE_WEIGHTS))
+
+    def draw_starts(num: int) -> Float[np.ndarray, "start dim"]:
+        scale = np.where(np.arange(num) % 2 == 0, SCALE, 1.0)[:, None]
+        starts = start + scale * generator.standard_normal((num, dim))
+        starts[0] = start
+        return starts
+
+    return broad, draw_starts, np.full(dim, (LARGEST_SCALE * SCALE) ** 2)
+
+
+def from_target(context: Context) -> State:
+    """Search for modes, and put components there and over the region; without gradients, over the region alone."""
+    broad, draw_starts, ceiling = region(context)
+    state = State(broad, broad, Pool.empty(context.dim))
+    if not context.evaluator.has_gradient:
+        return state
+    modes = find_modes(context.evaluator, draw_starts, ceiling)
+    if len(modes.x) == 0:
+        return state
+    # Laplace's evidence of each mode; a mode that looks small may be wide, so none begins with next to nothing.
+    weight = modes.log_p + 0.5 * np.array([log_determinant(shape) for shape in modes.covariance])
+    weight = np.exp(np.maximum(weight - weight.max(), -np.log(WEIGHT_RANGE)))
+    copies = [
+        (factor, df or max(context.dim, 5.0), share) for (factor, df), share in zip(COPIES, COPY_WEIGHTS, strict=True)
+    ]
+    found = student(
+        np.concatenate([modes.x for _ in copies]),
+        np.concatenate([factor * modes.covariance for factor, _, _ in copies]),
+        np.concatenate([np.full(len(weight), df) for _, df, _ in copies]),
+        np.concatenate([share * weight for _, _, share in copies]),
+    )
+    has_box = context.evaluator.target.box is not None
+    state.mixture = join(found, broad, BOX_SHARE if has_box else BROAD_SHARE)
+    return state
+
+
+def from_given(context: Context, start: Any) -> State:
+    """Begin with a mixture, a fit, draws, or an ArviZ object of the user's, beside a search for modes of our own.
+
+    The user's approximation may miss modes, and often does: the search costs little and sees what it misses.
+    """
+    state = from_target(context)
+    start = getattr(start, "mixture", start)
+    given = _as_student(start) if isinstance(start, Mixture) else _from_draws(context, start)
+    if given.dim != context.dim:
+        raise ValueError(f"start has dimension {given.dim}, but the target has {context.dim}.")
+    state.mixture = join(state.mixture, given, GIVEN_SHARE)
+    return state
+
+
+def _as_student(mixture: Mixture) -> Mixture:
+    """Return the mixture as Student-t components with full covariance on the host; a Normal gets 200 degrees."""
+    used = np.flatnonzero(np.asarray(mixture.log_weights) > -np.inf)
+    components = jax.tree.map(lambda leaf: np.asarray(leaf, float)[used], mixture.components)
+    df = np.minimum(components.df, 200.0)
+    covariance = components.spread.covariance()
+    if mixture.dim > MOST_FULL_DIM:
+        covariance = np.diagonal(covariance, axis1=1, axis2=2)
+    return student(components.location, covariance, df, np.exp(np.asarray(mixture.log_weights)[used]))
+
+
+def _from_draws(context: Context, start: Any) -> Mixture:
+    """Fit a mixture to draws, equally weighted."""
+    x = flat_draws(context.evaluator.target, start)
+    log_p = context.evaluator.values(x)
+    inside = np.isfinite(log_p)
+    if inside.sum() < 2:
+        raise ValueError(
+            f"start must hold draws in the support of the target, but the log density is finite at {inside.sum()} of "
+            f"{len(x)}. Pass draws of the unconstrained parameters."
+        )
+    sample = equal(x[inside], log_p[inside])
+    location, covariance = moments(sample.x, sample.weight)
+    if context.dim > MOST_FULL_DIM:
+        covariance = np.diagonal(covariance)
+    first = student(location[None], covariance[None], np.array([SCALE_DF]), np.ones(1))
+    return grow(context.generator, first, sample, context.max_components, GIVEN_ROUNDS)
+
+
+def flat_draws(target: Target, start: Any) -> Float[np.ndarray, "draw dim"]:
+    """Flatten draws: an array (draws, dim), a pytree of arrays (draws, ...), or an ArviZ object with a posterior.
+
+    An ArviZ posterior is read by the names of the example's top level; its values must be the unconstrained ones.
+    """
+    example = target.unravel(target.start)
+    if hasattr(start, "posterior"):
+        if not isinstance(example, dict):
+            raise TypeError(
+                "start is an ArviZ object, so the target's example must be a dict with its variables' names."
+            )
+        missing = set(example) - set(start.posterior)
+        if missing:
+            raise ValueError(f"start.posterior has no variable {sorted(missing)}; it has {sorted(start.posterior)}.")
+        stacked = {name: np.asarray(start.posterior[name]) for name in example}
+        start = {name: value.reshape(-1, *value.shape[2:]) for name, value in stacked.items()}
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(start)]
+    is_numeric = all(leaf.dtype.kind in "fiu" and leaf.ndim > 0 for leaf in leaves)
+    is_like_example = jax.tree.structure(start) == jax.tree.structure(example)
+    if is_numeric and len(leaves) == 1 and leaves[0].ndim == 2:
+        x = leaves[0].astype(float)
+    elif is_numeric and is_like_example and len({len(leaf) for leaf in leaves}) == 1:
+        x = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1).astype(float)
+    else:
+        raise ValueError(
+            f"start must be a Mixture, a Fit, an array of shape (draws, {target.dim}), a pytree of arrays (draws, ...) "
+            f"like the example, or an ArviZ object, but a {type(start).__name__} came."
+        )
+    if x.shape[1] != target.dim or len(x) < 2 or not np.isfinite(x).all():
+        raise ValueError(
+            f"start must hold two or more finite draws of {target.dim} numbers, but shape {x.shape} came"
+            + ("." if np.isfinite(x).all() else " with numbers that are not finite.")
+        )
+    return x

@@ -1,0 +1,193 @@
+"""Tops of the target: L-BFGS from many starts at once, and the curvature at each top, on the host.
+
+All starts move together, so a step is one call of the compiled gradient; no optimiser is imported or compiled.
+
+How many starts? The share of starts that found a top which nobody else found estimates the share of basins not yet seen
+(Good & Turing). The search goes on until that share is small.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from klover.evaluation import Evaluator
+from klover.typing import Float, Int
+
+MEMORY = 8
+NUM_STEPS = 150
+TOLERANCE = 1e-6
+SUFFICIENT_RISE = 1e-4
+BACKTRACK = 0.3
+NUM_STARTS = 16
+MAX_STARTS = 256
+MAX_MODES = 32
+UNSEEN_SHARE = 0.05
+SMALLEST_EIGENVALUE = 1e-6
+MOST_FULL_DIM = 128
+"""Beyond this dimension covariances are diagonal: matrices would take more draws than there are."""
+
+ValueAndGradient = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.einsum("nd,nd->n", first, second)
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def climb(
+    function: ValueAndGradient, starts: Float[np.ndarray, "start dim"], num_steps: int = NUM_STEPS
+) -> tuple[Float[np.ndarray, "start dim"], Float[np.ndarray, " start"]]:
+    """Maximise from every start by L-BFGS with a backtracking line search (Nocedal 1980); return tops and values."""
+    x = starts.copy()
+    value, gradient = function(x)
+    history: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    step, num_idle, is_done = np.ones(len(x)), np.zeros(len(x), int), ~np.isfinite(value)
+    direction = _bounded(gradient)
+    for _ in range(num_steps):
+        trial = x + np.where(is_done, 0.0, step)[:, None] * direction
+        trial_value, trial_gradient = function(trial)
+        rise = SUFFICIENT_RISE * step * _dot(gradient, direction)
+        taken = ~is_done & np.isfinite(trial_value) & (trial_value >= value + rise)
+        change, fall = trial - x, gradient - trial_gradient
+        curvature = _dot(change, fall)
+        is_useful = taken & (curvature > 1e-12 * _dot(fall, fall))
+        inverse = np.divide(1.0, curvature, out=np.zeros(len(x)), where=is_useful)
+        history = [
+            *history,
+            (np.where(is_useful[:, None], change, 0.0), np.where(is_useful[:, None], fall, 0.0), inverse),
+        ]
+        history = history[-MEMORY:]
+        is_idle = trial_value - value < TOLERANCE * (1 + 1e-3 * np.abs(value))
+        num_idle = np.where(taken, np.where(is_idle, num_idle + 1, 0), num_idle)
+        x, gradient = np.where(taken[:, None], trial, x), np.where(taken[:, None], trial_gradient, gradient)
+        value = np.where(taken, trial_value, value)
+        is_done |= (num_idle >= 2) | (step < 1e-10)
+        if is_done.all():
+            break
+        fresh = _lbfgs_direction(gradient, history)
+        fresh = np.where((_dot(gradient, fresh) > 0)[:, None], fresh, _bounded(gradient))
+        direction = np.where(taken[:, None], fresh, direction)
+        step = np.where(taken, 1.0, BACKTRACK * step)
+    return x, value
+
+
+def _bounded(gradient: np.ndarray) -> np.ndarray:
+    return gradient / np.maximum(np.linalg.norm(gradient, axis=1, keepdims=True), 1.0)
+
+
+def _lbfgs_direction(gradient: np.ndarray, history: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Two-loop recursion for all starts; a pair with inverse curvature zero is skipped."""
+    direction, amounts, scale = gradient.copy(), [], np.ones(len(gradient))
+    for change, fall, inverse in reversed(history):
+        amounts.append(inverse * _dot(change, direction))
+        direction -= amounts[-1][:, None] * fall
+    for _, fall, inverse in history:
+        square = inverse * _dot(fall, fall)
+        scale = np.divide(1.0, square, out=scale, where=square > 0)
+    direction *= scale[:, None]
+    for (change, fall, inverse), amount in zip(history, reversed(amounts), strict=True):
+        direction += (amount - inverse * _dot(fall, direction))[:, None] * change
+    return direction
+
+
+def precision(evaluator: Evaluator, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
+    """Negative Hessian at a point, by central differences of the gradient.
+
+    The first steps are a guess; the second ones are a thousandth of each coordinate's own length.
+    """
+    dim = len(x)
+    step = 1e-4 * (1 + np.abs(x))
+    hessian = np.eye(dim)
+    for _ in range(2):
+        shift = np.diag(step)
+        _, gradient = evaluator.values_and_gradients(np.concatenate([x + shift, x - shift]))
+        hessian = (gradient[dim:] - gradient[:dim]) / (2 * step[:, None])
+        diagonal = np.abs(np.diagonal(hessian))
+        better = np.where(diagonal > 0, 1e-3 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0)), step)
+        if np.all((better < 30 * step) & (better > step / 30)):
+            break
+        step = better
+    return 0.5 * (hessian + hessian.T)
+
+
+def covariance(
+    hessian: Float[np.ndarray, "dim dim"], ceiling: Float[np.ndarray, " dim"]
+) -> Float[np.ndarray, "dim dim"]:
+    """Invert a precision matrix; eigenvalues in absolute value, and no direction wider than the ceiling (variances)."""
+    scale = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
+    values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
+    root = vectors / np.sqrt(np.maximum(np.abs(values), SMALLEST_EIGENVALUE)) / scale[:, None]
+    wide = np.sqrt(ceiling)
+    values, vectors = np.linalg.eigh((root @ root.T) / np.outer(wide, wide))
+    root = wide[:, None] * vectors * np.sqrt(np.clip(values, 1e-14, 1.0))
+    return root @ root.T
+
+
+def local_covariance(
+    evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"]
+) -> Float[np.ndarray, "dim *dim"]:
+    """Covariance that the curvature at a top suggests; in many dimensions the variances alone."""
+    hessian = precision(evaluator, top)
+    if len(top) <= MOST_FULL_DIM:
+        return covariance(hessian, ceiling)
+    return np.minimum(1 / np.maximum(np.abs(np.diagonal(hessian)), 1e-300), ceiling)
+
+
+def log_determinant(shape: Float[np.ndarray, "dim *dim"]) -> float:
+    """Log determinant of a covariance matrix, or of variances."""
+    return float(np.log(shape).sum() if shape.ndim == 1 else np.linalg.slogdet(shape)[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Modes:
+    """Distinct tops, the covariance that the curvature suggests at each, and how many starts ended there."""
+
+    x: Float[np.ndarray, "mode dim"]
+    log_p: Float[np.ndarray, " mode"]
+    covariance: Float[np.ndarray, "mode dim *dim"]
+    count: Int[np.ndarray, " mode"]
+
+    @classmethod
+    def none(cls, dim: int) -> "Modes":
+        """Return no modes."""
+        shape = (0, dim) if dim > MOST_FULL_DIM else (0, dim, dim)
+        return cls(np.zeros((0, dim)), np.zeros(0), np.zeros(shape), np.zeros(0, int))
+
+    def index(self, x: Float[np.ndarray, " dim"], log_p: float) -> int | None:
+        """Find the mode that a top belongs to, by its distance in the metric of the mode and by its height."""
+        for which, (delta, shape) in enumerate(zip(x - self.x, self.covariance, strict=True)):
+            scaled = delta / shape if shape.ndim == 1 else np.linalg.solve(shape, delta)
+            tolerance = 0.1 * len(x)
+            if delta @ scaled < 1 + tolerance and abs(log_p - self.log_p[which]) < 0.5 + tolerance:
+                return which
+        return None
+
+    def add(self, x: Float[np.ndarray, " dim"], log_p: float, shape: Float[np.ndarray, "dim *dim"]) -> "Modes":
+        """Return the modes with one more, which one start has found."""
+        return Modes(
+            np.concatenate([self.x, x[None]]),
+            np.append(self.log_p, log_p),
+            np.concatenate([self.covariance, shape[None]]),
+            np.append(self.count, 1),
+        )
+
+
+def find_modes(
+    evaluator: Evaluator, draw_starts: Callable[[int], np.ndarray], ceiling: Float[np.ndarray, " dim"]
+) -> Modes:
+    """Climb from batches of starts until few of them find a top that no other start has found."""
+    modes = Modes.none(len(ceiling))
+    while True:
+        tops, values = climb(evaluator.values_and_gradients, draw_starts(NUM_STARTS))
+        for start in np.argsort(-values):
+            if not np.isfinite(values[start]):
+                continue
+            known = modes.index(tops[start], float(values[start]))
+            if known is not None:
+                modes.count[known] += 1
+            elif len(modes.count) < MAX_MODES:
+                modes = modes.add(tops[start], float(values[start]), local_covariance(evaluator, tops[start], ceiling))
+        num, num_single = modes.count.sum(), (modes.count == 1).sum()
+        if num_single <= UNSEEN_SHARE * num or num >= MAX_STARTS or len(modes.count) == MAX_MODES:
+            return modes
