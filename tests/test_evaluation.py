@@ -241,7 +241,7 @@ def test_counts_go_on_where_another_evaluator_stopped():
 
 def test_time_goes_on_where_another_evaluator_stopped():
     evaluator = Evaluator(plain(), datetime.timedelta(hours=1))
-    evaluator.set_counts(dict.fromkeys(evaluation.COUNTS, 0.0) | {"elapsed": 3599.99})
+    evaluator.set_counts(dict.fromkeys(evaluation.COUNTS, 0.0) | {"elapsed": 3500.0})
     evaluator.values(points(1, 2))
     evaluator.set_counts(dict.fromkeys(evaluation.COUNTS, 0.0) | {"elapsed": 3600.0})
     with pytest.raises(BudgetExhausted):

@@ -121,7 +121,6 @@ def test_largest_array_is_that_of_the_widest_step(function, expected):
     assert size_of(function, jnp.ones(7)) == expected
 
 
-@pytest.mark.xfail
 def test_largest_array_looks_into_branches():
     assert size_of(lambda x: jax.lax.cond(x[0] > 0, outer, jnp.sum, x), jnp.ones(7)) == 49
 

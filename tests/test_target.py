@@ -85,6 +85,13 @@ def test_unravel_is_the_position_before_it_is_constrained():
     np.testing.assert_allclose(target.position(x)["scale"], np.e, rtol=1e-12)
 
 
+def test_coordinates_have_names_of_their_own_beside_those_that_are_read():
+    example = {"log_scale": 0.0, "weight": np.zeros(2)}
+    target = Target(standard_normal, example, constrain=lambda at: {"scale": jnp.exp(at["log_scale"])})
+    assert target.names == ("scale",)
+    assert [target.coordinate_name(index) for index in range(3)] == ["log_scale", "weight[0]", "weight[1]"]
+
+
 BOX_EXAMPLE = {"bias": 1, "weight": np.zeros(2)}
 
 

@@ -64,7 +64,7 @@ class Evaluator:
 
     def __init__(self, target: Target, budget: Budget = None, reserve: int = 0):
         if not (budget is None or isinstance(budget, datetime.timedelta)):
-            check_count("budget", budget, 1, "Pass a number of evaluations, or a datetime.timedelta.")
+            budget = check_count("budget", budget, 1, "Pass a number of evaluations, or a datetime.timedelta.")
         self.target = target
         self.has_gradient = is_differentiable(target)
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
@@ -149,8 +149,10 @@ class Evaluator:
             # JAX logs every error with its traceback; they are counted and reported once instead.
             log = logging.getLogger("jax._src.callback")
             was_disabled, log.disabled = log.disabled, True
-            parts = [self._block(program, point[None], 1) for point in block]
-            log.disabled = was_disabled
+            try:
+                parts = [self._block(program, point[None], 1) for point in block]
+            finally:
+                log.disabled = was_disabled
             return [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
         self.num_raised += 1
         shapes = jax.tree.leaves(jax.eval_shape(program, self.target, block))

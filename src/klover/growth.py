@@ -188,7 +188,10 @@ def _with_children(mixture: Mixture, children: dict[int, Mixture]) -> Mixture:
 
 
 def split_all(mixture: Mixture, train: Sample, test: Sample, max_components: int) -> Mixture | None:
-    """Split every component that has draws enough, and take back the splits that held-out draws do not confirm."""
+    """Split every component that has draws enough, and take back the splits that held-out draws do not confirm.
+
+    Where none is confirmed all are kept: two clean modes need a second split before the first one pays.
+    """
     if not isinstance(mixture.components.spread, Full):
         return None
     responsibility, _, log_q = em.responsibilities(mixture, train.without_target)

@@ -213,6 +213,8 @@ def carry(
     particles = None
     while beta < 1:
         log_ratio = np.where(np.isfinite(log_p), log_p - log_q, -np.inf)
+        if not np.isfinite(log_ratio).any():
+            raise ValueError("no draw lies in the support of the target, so there is nothing to carry.")
         stride = _stride((1 - beta) * log_ratio)
         following = 1.0 if stride == 1 else beta + stride * (1 - beta)
         change = (following - beta) * log_ratio

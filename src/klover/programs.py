@@ -68,8 +68,9 @@ def largest_array(jaxpr: Jaxpr) -> int:
     for equation in jaxpr.eqns:
         sizes += [math.prod(getattr(variable.aval, "shape", ())) for variable in equation.outvars]
         for value in equation.params.values():
-            if isinstance(value, core.ClosedJaxpr | core.Jaxpr):
-                sizes.append(largest_array(value.jaxpr if isinstance(value, core.ClosedJaxpr) else value))
+            for part in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(part, core.ClosedJaxpr | core.Jaxpr):
+                    sizes.append(largest_array(part.jaxpr if isinstance(part, core.ClosedJaxpr) else part))
     return max(sizes)
 
 

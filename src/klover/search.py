@@ -115,7 +115,7 @@ def covariance(
     hessian: Float[np.ndarray, "dim dim"], ceiling: Float[np.ndarray, " dim"]
 ) -> Float[np.ndarray, "dim dim"]:
     """Invert a precision matrix; eigenvalues in absolute value, and no direction wider than the ceiling (variances)."""
-    scale = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
+    scale = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1 / ceiling))
     values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
     root = vectors / np.sqrt(np.maximum(np.abs(values), SMALLEST_EIGENVALUE)) / scale[:, None]
     wide = np.sqrt(ceiling)
