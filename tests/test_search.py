@@ -25,7 +25,7 @@ def quadratic(dim: int, condition: float, seed: int = 0):
 
     def function(x):
         slope = -(x - top) @ matrix
-        return 0.5 * np.einsum("nd,nd->n", x - top, slope), slope
+        return 0.5 * np.einsum("ij,ij->i", x - top, slope), slope
 
     return function, top
 

@@ -31,7 +31,7 @@ ValueAndGradient = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return np.einsum("nd,nd->n", first, second)
+    return np.einsum("ij,ij->i", first, second)
 
 
 @np.errstate(invalid="ignore", over="ignore")
