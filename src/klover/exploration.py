@@ -87,7 +87,11 @@ def explore(context: Context, state: State, moved: Particles) -> None:
         factor = INFLATIONS[turn // 2 % len(INFLATIONS)]
         wide = join(inflate(state.mixture, factor, INFLATED_DF), state.broad, BROAD_SHARE)
         x = wide.draw(generator, 2 * NUM_PARTICLES)
-        explored, _ = journeys.carry(generator, evaluator, wide, x, evaluator.values(x), NUM_PARTICLES, _follow)
+        log_p = evaluator.values(x)
+        explored = moved
+        # In a narrow support no draw of an inflated mixture may lie inside; then there is nothing to carry.
+        if np.isfinite(log_p).any():
+            explored, _ = journeys.carry(generator, evaluator, wide, x, log_p, NUM_PARTICLES, _follow)
         state.discovered, _ = uncovered_mass(state.pool.proposals[-1], explored, state.pool)
     state.archive = (*state.archive, explored)[-ARCHIVE:]
     find_frontier(context, state, moved)
