@@ -33,6 +33,7 @@ def klover_logistic():
     """Refine the logistic regression; return the effective number of draws."""
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     import klover
 
@@ -42,17 +43,18 @@ def klover_logistic():
         logits = features @ weights
         return jnp.sum(labels * logits - jnp.logaddexp(0.0, logits)) - 0.5 * jnp.sum((weights / 2.5) ** 2)
 
-    return _refined(klover, jax, klover.Target(log_density, jnp.zeros(25)))
+    return _refined(klover, jax, klover.Target(log_density, np.zeros(25)))
 
 
 def klover_schools():
     """Refine eight schools; return the effective number of draws."""
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     import klover
 
-    effects, errors = jnp.array(EFFECTS), jnp.array(ERRORS)
+    effects, errors = np.array(EFFECTS), np.array(ERRORS)
 
     def log_density(position):
         mu, log_tau, eta = position["mu"], position["log_tau"], position["eta"]
@@ -60,7 +62,7 @@ def klover_schools():
         prior = -0.5 * (mu / 5) ** 2 + log_tau - jnp.log1p((tau / 5) ** 2) - 0.5 * jnp.sum(eta**2)
         return prior - 0.5 * jnp.sum(((effects - mu - tau * eta) / errors) ** 2)
 
-    example = {"mu": 0.0, "log_tau": 0.0, "eta": jnp.zeros(8)}
+    example = {"mu": 0.0, "log_tau": 0.0, "eta": np.zeros(8)}
     return _refined(klover, jax, klover.Target(log_density, example))
 
 

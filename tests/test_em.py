@@ -204,7 +204,7 @@ def _assert_stationary_in_df(df, weight, delta, sigma):
     def expected(log_df):
         return weight @ stats.multivariate_t.logpdf(delta, np.zeros(DIM), sigma, np.exp(log_df))
 
-    grid = np.linspace(np.log(em.DF_RANGE[0]), np.log(em.DF_RANGE[1]), 400)
+    grid = np.linspace(np.log(em.SMALLEST_DF), np.log(em.LARGEST_DF), 400)
     assert expected(np.log(df)) >= max(expected(point) for point in grid) - 1e-10
 
 

@@ -26,10 +26,13 @@ def test_covariance_and_log_scale(covariance):
 
 @EACH_SPREAD
 def test_squared_distance_is_the_quadratic_form(covariance):
-    spread, delta = make_spread(covariance), np.random.default_rng(0).normal(size=(NUM, 10, DIM))
+    generator = np.random.default_rng(0)
+    spread, x, location = make_spread(covariance), generator.normal(size=(10, DIM)), generator.normal(size=(NUM, DIM))
+    delta = x - location[:, None]
     expected = np.einsum("ksi,kij,ksj->ks", delta, np.linalg.inv(spread_covariance(spread)), delta)
-    np.testing.assert_allclose(spread.squared_distance(delta), expected, rtol=1e-10)
-    np.testing.assert_allclose(on_device(spread).squared_distance(jnp.asarray(delta)), expected, rtol=1e-10)
+    np.testing.assert_allclose(spread.squared_distance(x, location), expected, rtol=1e-10)
+    on_jax = on_device(spread).squared_distance(jnp.asarray(x), jnp.asarray(location))
+    np.testing.assert_allclose(on_jax, expected, rtol=1e-10)
 
 
 @EACH_SPREAD
@@ -128,8 +131,9 @@ def test_low_rank_distance_with_a_narrow_diagonal(dtype, tolerance):
     projection = delta.astype(float) @ basis.astype(float)
     outside = (delta - projection @ basis.astype(float).T) / narrow
     expected = (projection**2 / (narrow**2 + width**2)).sum(1) + (outside**2).sum(1)
-    np.testing.assert_allclose(spread.squared_distance(delta[None])[0], expected, rtol=tolerance)
-    on_jax = on_device(spread).squared_distance(jnp.asarray(delta)[None])
+    origin = np.zeros((1, 6), dtype)
+    np.testing.assert_allclose(spread.squared_distance(delta, origin)[0], expected, rtol=tolerance)
+    on_jax = on_device(spread).squared_distance(jnp.asarray(delta), jnp.asarray(origin))
     np.testing.assert_allclose(on_jax[0], expected, rtol=tolerance)
 
 

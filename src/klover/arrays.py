@@ -5,10 +5,8 @@ Every formula is written once against an array namespace ``xp``: ``jax.numpy`` w
 The few things that the two namespaces do not share live here.
 """
 
-import functools
-import os
+import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -23,7 +21,7 @@ from klover.typing import AnyArray, Float
 Carry = TypeVar("Carry")
 T = TypeVar("T")
 
-BLOCK = 512
+BLOCK = 1024
 
 
 def namespace(*arrays: Any) -> ModuleType:
@@ -47,22 +45,25 @@ def logsumexp(x: Float[AnyArray, "..."], axis: int = -1) -> Float[AnyArray, "...
     return xp.where(is_empty, -xp.inf, log_total)
 
 
-def _special(x: AnyArray) -> ModuleType:
-    if namespace(x) is jnp:
-        return jax.scipy.special
-    import scipy.special  # 0.1 s that the JAX path need not pay
-
-    return scipy.special
-
-
 def gammaln(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
-    """Logarithm of the gamma function."""
-    return _special(x).gammaln(x)
+    """Logarithm of the gamma function, for x > 0."""
+    if namespace(x) is jnp:
+        return jax.scipy.special.gammaln(x)
+    # Importing scipy.special takes 0.15 s, a sixth of a first answer.
+    return np.reshape([math.lgamma(value) for value in np.ravel(x)], np.shape(x)).astype(np.asarray(x).dtype)
 
 
 def digamma(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
-    """Logarithmic derivative of the gamma function."""
-    return _special(x).digamma(x)
+    r"""Logarithmic derivative of the gamma function, for x > 0.
+
+    :math:`\psi(x)=\psi(x+6)-\sum_{i<6}\frac1{x+i}`, and Stirling's series there, whose error is below 1e-12.
+    """
+    if namespace(x) is jnp:
+        return jax.scipy.special.digamma(x)
+    large = x + 6.0
+    square = 1 / large**2
+    series = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square * (1 / 240 - square / 132))))
+    return np.log(large) - 0.5 / large - series - sum(1 / (x + shift) for shift in range(6))
 
 
 def inverse_triangular(factor: Float[AnyArray, "... dim dim"]) -> Float[AnyArray, "... dim dim"]:
@@ -71,6 +72,32 @@ def inverse_triangular(factor: Float[AnyArray, "... dim dim"]) -> Float[AnyArray
         return np.linalg.inv(factor)
     identity = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
     return jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
+
+
+def whitened_squares(
+    x: Float[AnyArray, "draw dim"],
+    location: Float[AnyArray, "component dim"],
+    inverse: Float[AnyArray, "component dim dim"],
+) -> Float[AnyArray, "component draw"]:
+    r"""Return :math:`|A_k(\theta_s-\mu_k)|^2`.
+
+    On NumPy arrays one product of matrices serves all k, which is several times faster. Points are taken relative to
+    the centre of the locations then, so that little cancels.
+    """
+    if namespace(x, location, inverse) is jnp:
+        return (((x - location[:, None, :]) @ jnp.swapaxes(inverse, -1, -2)) ** 2).sum(-1)
+    num, dim = location.shape
+    centre = location.mean(0)
+    shift = np.einsum("kij,kj->ik", inverse, location - centre).reshape(dim * num, 1)
+    rows = inverse.swapaxes(0, 1).reshape(dim * num, dim)
+
+    def of_block(x):
+        whitened = rows @ (x - centre).T
+        whitened -= shift
+        whitened *= whitened
+        return whitened.reshape(dim, num, -1).sum(0)
+
+    return np.concatenate(over_blocks(of_block, x), axis=1)
 
 
 def iterate(step: Callable[[Carry], Carry], carry: Carry, num_steps: int) -> Carry:
@@ -83,22 +110,10 @@ def iterate(step: Callable[[Carry], Carry], carry: Carry, num_steps: int) -> Car
 
 
 def over_blocks(function: Callable[..., T], *arrays: AnyArray) -> list[T]:
-    """Apply a function to blocks of rows: all rows at once on JAX arrays, blocks that fit the cache on NumPy ones.
-
-    NumPy lets go of the interpreter lock in large operations, so the blocks run on as many threads as there are cores.
-    """
-    num = arrays[0].shape[0]
+    """Apply a function to blocks of rows: all rows at once on JAX arrays, blocks that fit the cache on NumPy ones."""
     if namespace(*arrays) is jnp:
         return [function(*arrays)]
-
-    def run(start: int) -> T:
-        # What overflows is as good as infinite; the state of warnings does not pass to other threads by itself.
-        with np.errstate(over="ignore"):
-            return function(*(array[start : start + BLOCK] for array in arrays))
-
-    return [run(0)] if num <= BLOCK else list(_threads().map(run, range(0, num, BLOCK)))
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count())
+    # What overflows is as good as infinite.
+    with np.errstate(over="ignore"):
+        starts = range(0, arrays[0].shape[0], BLOCK) or [0]
+        return [function(*(array[start : start + BLOCK] for array in arrays)) for start in starts]

@@ -81,6 +81,7 @@ def from_target(context: Context) -> State:
     if not context.evaluator.has_gradient:
         return state
     modes = find_modes(context.evaluator, draw_starts, ceiling)
+    state.was_hard = not modes.is_settled
     if len(modes.x) == 0:
         return state
     # Laplace's evidence of each mode; a mode that looks small may be wide, so none begins with next to nothing.

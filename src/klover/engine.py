@@ -17,7 +17,7 @@ Four stages:
 import numpy as np
 
 from klover import psis
-from klover.exploration import NUM_PARTICLES, NUM_PROBES, descend, explore, find_frontier, inflate, probe
+from klover.exploration import NUM_PARTICLES, NUM_PROBES, descend, explore, find_frontier, inflate, probe, stretch
 from klover.growth import Sample, equal, grow, join, num_parameters
 from klover.importance import effective_sample_size, log_evidence
 from klover.mixture import Mixture
@@ -29,19 +29,24 @@ DRAWS_GROWTH = 1.5
 MOST_DRAWS = 8192
 MOST_NUMBERS = 2**22
 """Numbers that the draws of a round may hold: 32 MiB."""
-MOST_FITTED = 6144
+FEWEST_FITTED = 4096
+FITTED_PER_PARAMETER = 16
 SPLIT_ROUNDS = 2
 DEFENCE_SHARE = 0.1
 DEFENCE_DF = 4.0
+LENGTH = 6.0
 FRONTIER_SHARE = 0.15
 BROAD_SHARE = 0.005
 PARTICLE_SHARE = 0.3
 BEGUN_ESS = 0.1
 GOOD_ESS = 0.8
 GOOD_EXPLORED_ESS = 0.65
-FAIR_ESS = 0.05
+FAIR_ESS = 0.5
+LEAST_ESS = 0.05
 TEMPERED_DRAWS = 10.0
+FEW_DRAWS = 1.0
 GOOD_PARETO_K = 0.6
+BAD_PARETO_K = 0.7
 SMALLEST_GAIN = 1.03
 PATIENCE = 2
 LARGEST_DRIFT = 3.0
@@ -63,11 +68,26 @@ def next_proposal(context: Context, state: State) -> Mixture:
     """
     if not state.history:
         return state.mixture
-    copies = inflate(state.mixture, 1 + 2 / np.sqrt(context.dim), DEFENCE_DF)
-    proposal = join(state.mixture, copies, DEFENCE_SHARE)
+    wide = inflate(state.mixture, 1 + 2 / np.sqrt(context.dim), DEFENCE_DF)
+    long = stretch(state.mixture, LENGTH, DEFENCE_DF)
+    proposal = join(state.mixture, join(wide, long, 0.5), DEFENCE_SHARE)
     if context.evaluator.target.box is not None:
         proposal = join(proposal, state.broad, BROAD_SHARE)
     return proposal if state.frontier is None else join(proposal, state.frontier, FRONTIER_SHARE)
+
+
+def final_proposal(context: Context, state: State) -> Mixture:
+    """Return what the final draws come from.
+
+    A good mixture is used exactly as it was measured. In many dimensions, where fits no longer get better, they differ
+    by chance alone, and the mixture of the last ones is safer than any of them.
+    """
+    if not state.is_done:
+        return next_proposal(context, state)
+    last = state.pool.proposals[-1]
+    if context.dim <= MOST_EXPLORED_DIM or state.num_stale < PATIENCE:
+        return last
+    return join(join(last, state.pool.proposals[-2], 1 / 2), state.pool.proposals[-3], 1 / 3)
 
 
 def widest(mixture: Mixture) -> tuple[int, float]:
@@ -86,15 +106,20 @@ def take_round(context: Context, state: State) -> None:
     log_p = context.evaluator.values(x)
     state.pool = state.pool.add(proposal, x, log_p)
     log_ratio = log_p - state.pool.log_q[-1, -num_draws:]
-    ess = float(effective_sample_size(log_ratio))
-    moved, drift = _look_around(context, state, proposal, ess / num_draws, num_draws)
+    ess_share = float(effective_sample_size(log_ratio)) / num_draws
+    pareto_k = float(psis.pareto_k(log_ratio))
+    state.num_stale = 0 if ess_share > SMALLEST_GAIN * state.best_ess else state.num_stale + 1
+    state.best_ess = max(state.best_ess, ess_share)
+    _choose_stage(context, state, ess_share, num_draws)
+    could_stop = _could_stop(state, ess_share, pareto_k)
+    moved, drift = _look_around(context, state, could_stop)
     evidence, error = log_evidence(log_ratio)
     info = RoundInfo(
         round=len(state.history),
         num_components=len(state.mixture.log_weights),
         num_draws=num_draws,
-        ess_share=ess / num_draws,
-        pareto_k=float(psis.pareto_k(log_ratio)),
+        ess_share=ess_share,
+        pareto_k=pareto_k,
         log_evidence=float(evidence),
         log_evidence_se=float(error),
         drift=drift,
@@ -103,61 +128,63 @@ def take_round(context: Context, state: State) -> None:
     )
     state.history = (*state.history, info)
     is_hopeless = not np.isfinite(state.pool.log_p).any() or widest(state.mixture)[1] > LARGEST_WIDTH
-    state.is_done = is_hopeless or _is_good(state, info)
+    is_settled = drift < LARGEST_DRIFT and (not state.was_hard or _is_steady(state))
+    state.is_done = is_hopeless or (could_stop and is_settled)
+    is_stuck = state.num_stale >= (1 if pareto_k > BAD_PARETO_K else PATIENCE) and not could_stop
+    if state.stage == POOL and (drift > LARGEST_DRIFT or is_stuck) and context.dim <= MOST_EXPLORED_DIM:
+        state.stage = EXPLORE
     if not state.is_done:
         _fit(context, state, moved)
 
 
-def _look_around(
-    context: Context, state: State, proposal: Mixture, ess_share: float, num_draws: int
-) -> tuple[Particles | None, float]:
-    """Choose the stage, and move particles where it asks for them; return them and what they found, in errors."""
+def _choose_stage(context: Context, state: State, ess_share: float, num_draws: int) -> None:
+    """Go on from a stage that has served its purpose."""
     if ess_share == 0:
-        return None, np.inf
-    is_begun = ess_share >= min(10 * num_parameters(context.dim) / num_draws, BEGUN_ESS)
-    if not state.history or state.stage == TEMPER:
+        return
+    enough = num_parameters(context.dim)
+    is_begun = ess_share >= min(10 * enough / num_draws, BEGUN_ESS) or state.pool.ess >= 2 * enough
+    explored = EXPLORE if context.dim <= MOST_EXPLORED_DIM else POOL
+    if not state.history:
         state.stage = POOL if is_begun else TEMPER
-    elif state.stage == DESCEND:
-        state.stage = EXPLORE if context.dim <= MOST_EXPLORED_DIM else POOL
-    state.was_hard = state.was_hard or state.stage in (TEMPER, EXPLORE)
-    if state.stage == TEMPER and state.num_stale + (ess_share <= SMALLEST_GAIN * state.best_ess) >= PATIENCE:
+    elif state.stage == TEMPER and is_begun:
+        state.stage = explored if state.was_hard else POOL
+    elif state.stage == TEMPER and state.num_stale >= PATIENCE and state.pool.ess < FEW_DRAWS * (context.dim + 1):
         state.stage = DESCEND
+    elif state.stage == DESCEND:
+        state.stage = explored
+    state.was_hard = state.was_hard or state.stage in (DESCEND, EXPLORE)
+
+
+def _could_stop(state: State, ess_share: float, pareto_k: float) -> bool:
+    """Whether the weights look good, or no longer get better."""
+    goal = GOOD_EXPLORED_ESS if state.stage == EXPLORE else GOOD_ESS
+    is_last_stage = state.stage == EXPLORE or state.pool.x.shape[1] > MOST_EXPLORED_DIM
+    is_stale = state.num_stale >= PATIENCE and ess_share > (LEAST_ESS if is_last_stage else FAIR_ESS)
+    return pareto_k < GOOD_PARETO_K and (ess_share > goal or is_stale)
+
+
+def _look_around(context: Context, state: State, could_stop: bool) -> tuple[Particles | None, float]:
+    """Move particles where the stage asks for them; return those to fit, and what they found, in errors."""
+    if state.stage == DESCEND and np.isfinite(state.pool.log_p).any():
         moved, state.mixture = descend(context, state.pool)
         return moved, np.inf
     if state.stage == EXPLORE:
-        moved, drift = probe(context, state, proposal, NUM_PARTICLES)
+        moved, drift = probe(context, state, NUM_PARTICLES)
         explore(context, state, moved)
         return moved, drift
-    if state.stage == POOL and ess_share > min(GOOD_ESS, state.best_ess):
-        moved, drift = probe(context, state, proposal, NUM_PARTICLES if state.was_hard else NUM_PROBES)
-        if state.was_hard and context.dim <= MOST_EXPLORED_DIM:
+    if state.stage == POOL and could_stop:
+        is_longer = state.was_hard and context.dim <= MOST_EXPLORED_DIM
+        moved, drift = probe(context, state, NUM_PARTICLES if is_longer else NUM_PROBES)
+        if is_longer:
             find_frontier(context, state, moved)
         return None, drift
     return None, 0.0
 
 
-def _is_good(state: State, info: RoundInfo) -> bool:
-    """Whether the proposal is good, or no longer gets better, and nothing speaks against it.
-
-    A mixture that stays bad without particles gets them.
-    """
-    is_better = info.ess_share > SMALLEST_GAIN * state.best_ess
-    state.num_stale = 0 if is_better else state.num_stale + 1
-    state.best_ess = max(state.best_ess, info.ess_share)
-    is_stale = state.num_stale >= PATIENCE
-    is_reliable = info.pareto_k < GOOD_PARETO_K
-    is_found = info.drift > LARGEST_DRIFT or (is_stale and not is_reliable)
-    if state.stage == POOL and is_found and state.pool.x.shape[1] <= MOST_EXPLORED_DIM:
-        state.stage = EXPLORE
-    goal = GOOD_EXPLORED_ESS if state.stage == EXPLORE else GOOD_ESS
-    is_good = is_reliable and (info.ess_share > goal or (is_stale and info.ess_share > FAIR_ESS))
-    return is_good and info.drift < LARGEST_DRIFT and (not state.was_hard or _is_steady(state))
-
-
 def _is_steady(state: State) -> bool:
     """Whether the evidence of the last rounds agrees, and the last journey found nothing new."""
     last = state.history[-STEADY_ROUNDS:]
-    if len(last) < STEADY_ROUNDS or (state.stage == EXPLORE and state.discovered > LARGEST_DISCOVERY):
+    if len(last) < STEADY_ROUNDS or (state.stage == EXPLORE and max(state.discovered) > LARGEST_DISCOVERY):
         return False
     return all(
         abs(info.log_evidence - last[-1].log_evidence) < 2 * np.hypot(info.log_evidence_se, last[-1].log_evidence_se)
@@ -169,9 +196,10 @@ def _fit(context: Context, state: State, moved: Particles | None) -> None:
     """Fit the mixture to the pool, and to the particles where there are any."""
     sample = state.pool.sample(TEMPERED_DRAWS * (context.dim + 1) if state.stage == TEMPER else 0.0)
     ess = sample.ess
-    if len(sample) > MOST_FITTED:
-        index, count = np.unique(systematic(context.generator, sample.weight, MOST_FITTED), return_counts=True)
-        sample = Sample(sample.x[index], sample.log_p[index], count / count.sum())
+    # Draws that hardly count cost as much as the others: a comb leaves most of them out, and is unbiased.
+    num = max(FEWEST_FITTED, int(FITTED_PER_PARAMETER * num_parameters(context.dim)))
+    index, count = np.unique(systematic(context.generator, sample.weight, num), return_counts=True)
+    sample = Sample(sample.x[index], sample.log_p[index], count / count.sum())
     if moved is not None:
         groups = (moved, *state.archive)
         x, log_p = np.concatenate([group.x for group in groups]), np.concatenate([group.log_p for group in groups])

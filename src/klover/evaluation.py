@@ -4,8 +4,10 @@ Only the user's log density is compiled: a program for values, and one for value
 other work of :func:`klover.refine` is NumPy, so a first answer does not wait for the compiler.
 """
 
+import contextlib
 import datetime
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -16,7 +18,7 @@ from klover.target import Target
 from klover.typing import Float
 from klover.validation import check_count
 
-GRADIENT_BLOCKS = (16, 256)
+GRADIENT_BLOCKS = (32, 512)
 VALUE_BLOCK = 1024
 LARGEST_INTERMEDIATE = 2**24
 """Numbers that the largest intermediate array of a block may hold: 128 MiB in float64."""
@@ -40,10 +42,10 @@ def _values_and_gradients(target: Target, x):
     return jax.vmap(jax.value_and_grad(target.log_prob))(x)
 
 
-def is_differentiable(target: Target) -> bool:
-    """Whether JAX can differentiate the log density (a host callback has no gradient)."""
+def _is_differentiable(target: Target, num_points: int) -> bool:
+    """Whether JAX can differentiate the log density (a host callback has no gradient); what it traces is kept."""
     try:
-        jax.eval_shape(jax.grad(target.log_prob), target.start)
+        _values_and_gradients.eval_shape(target, jax.ShapeDtypeStruct((num_points, target.dim), target.start.dtype))
     except (TypeError, ValueError, NotImplementedError):
         return False
     return True
@@ -66,7 +68,6 @@ class Evaluator:
         if not (budget is None or isinstance(budget, datetime.timedelta)):
             budget = check_count("budget", budget, 1, "Pass a number of evaluations, or a datetime.timedelta.")
         self.target = target
-        self.has_gradient = is_differentiable(target)
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
         self.seconds = 0.0
         self._began = time.perf_counter()
@@ -74,6 +75,10 @@ class Evaluator:
         limit = max(LARGEST_INTERMEDIATE // target.largest_intermediate, 1)
         self._value_blocks = (min(VALUE_BLOCK, limit),)
         self._gradient_blocks = tuple(block for block in GRADIENT_BLOCKS if block <= limit) or (limit,)
+        self.has_gradient = _is_differentiable(target, self._gradient_blocks[0])
+        self._compilation = threading.Thread(target=self._compile_values, daemon=True)
+        if self.has_gradient:
+            self._compilation.start()
 
     @property
     def elapsed(self) -> float:
@@ -103,6 +108,8 @@ class Evaluator:
 
     def values(self, x: Float[np.ndarray, "draw dim"]) -> Float[np.ndarray, " draw"]:
         """Log density at points; NaN and +inf are counted and become -inf."""
+        if self._compilation.is_alive():
+            self._compilation.join()
         (value,) = self._run(_values, x, self._value_blocks, 1)
         return self._clean(value)
 
@@ -113,6 +120,12 @@ class Evaluator:
         value, gradient = self._run(_values_and_gradients, x, self._gradient_blocks, 2)
         value = self._clean(value)
         return value, np.where(np.isfinite(gradient) & np.isfinite(value)[:, None], gradient, 0.0)
+
+    def _compile_values(self) -> None:
+        """Compile the program for values while the search, which needs gradients, compiles its own."""
+        shape = jax.ShapeDtypeStruct((self._value_blocks[0], self.target.dim), self.target.start.dtype)
+        with contextlib.suppress(Exception):  # what is wrong with it comes up again where the values are wanted
+            _values.lower(self.target, shape).compile()
 
     def _clean(self, value: Float[np.ndarray, " draw"]) -> Float[np.ndarray, " draw"]:
         is_nan, is_infinite = np.isnan(value), value == np.inf

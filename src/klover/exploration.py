@@ -12,15 +12,18 @@ import dataclasses
 import numpy as np
 
 from klover import particles as journeys
+from klover.arrays import logsumexp
 from klover.growth import equal, fit, grow, join
 from klover.mixture import Mixture
 from klover.particles import Bridge, Particles, place, systematic
 from klover.pool import Pool
+from klover.spreads import Full, cholesky
 from klover.state import Context, State
 
 NUM_PARTICLES = 1024
-NUM_PROBES = 256
+NUM_PROBES = 128
 NUM_MOVES = 8
+FRONTIER_MOVES = 8
 ARCHIVE = 4
 INFLATIONS = (12.0, 4.0)
 INFLATED_DF = 5.0
@@ -28,6 +31,7 @@ BROAD_SHARE = 0.1
 EXCURSION_BETA = 0.2
 FRONTIER_BETA = 0.4
 SMALLEST_MASS = 0.01
+FLATTENING = 0.3
 
 
 def inflate(mixture: Mixture, factor: float, df: float) -> Mixture:
@@ -37,30 +41,53 @@ def inflate(mixture: Mixture, factor: float, df: float) -> Mixture:
     return Mixture(wide, mixture.log_weights)
 
 
-def uncovered_mass(proposal: Mixture, particles: Particles, pool: Pool) -> tuple[float, float]:
-    r"""Posterior mass that particles find where the proposal is all but absent, and its standard error.
+def stretch(mixture: Mixture, factor: float, df: float) -> Mixture:
+    """Return copies that are longer along their longest axis, with tails at least as heavy as asked.
+
+    Lengths are measured in standard deviations of the whole mixture. A ridge goes on where its last component points:
+    draws of the longer copy follow it, while those of a copy that is wider in all directions miss it. Ends have little
+    weight, so weights are flattened.
+    """
+    components = mixture.components
+    if not isinstance(components.spread, Full):
+        return inflate(mixture, factor, df)
+    delta = components.location - mixture.mean()
+    covariance = components.spread.covariance()
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    scale = np.sqrt(mixture.weights @ (variance + delta**2))
+    values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
+    axis = scale * np.sqrt((factor**2 - 1) * values[:, -1:]) * vectors[:, :, -1]
+    spread = Full(cholesky(covariance + axis[:, :, None] * axis[:, None, :]))
+    long = dataclasses.replace(components, spread=spread, df=np.minimum(components.df, df))
+    log_weights = FLATTENING * mixture.log_weights
+    return Mixture(long, log_weights - logsumexp(log_weights))
+
+
+def uncovered_mass(particles: Particles, pool: Pool) -> tuple[float, float]:
+    r"""Posterior mass that particles find where the last proposal is all but absent, and its standard error.
 
     With :math:`r=p/(Zq)` the mass of p that q does not cover is :math:`\mathrm E_p[(1-1/r)_+]`, the total variation
     distance. The pool gives one estimate of it, which cannot know what it never visited; particles give another. The
     difference is what the particles have discovered.
     """
-    sample, centre = pool.sample(), pool.log_evidence
+    weight, centre = pool.weight(), pool.log_evidence
 
-    def excess(x, log_p):
-        return np.maximum(-np.expm1(-np.clip(log_p - proposal.log_prob(x) - centre, -1, 50)), 0.0)
+    def excess(log_p, log_q):
+        return np.maximum(-np.expm1(-np.clip(log_p - log_q - centre, -1, 50)), 0.0)
 
-    known, found = excess(sample.x, sample.log_p), excess(particles.x, particles.log_p)
-    mean = sample.weight @ known
-    variance = found.var() / len(found) + (sample.weight**2) @ (known - mean) ** 2
+    known = excess(pool.log_p, pool.log_q[-1])
+    found = excess(particles.log_p, pool.proposals[-1].log_prob(particles.x))
+    mean = weight @ known
+    variance = found.var() / len(found) + (weight**2) @ (known - mean) ** 2
     return float(found.mean() - mean), float(np.sqrt(variance))
 
 
-def probe(context: Context, state: State, proposal: Mixture, num: int) -> tuple[Particles, float]:
+def probe(context: Context, state: State, num: int) -> tuple[Particles, float]:
     """Move draws of the pool on the target; return them and the standard errors by which they found new mass."""
     sample = state.pool.sample()
     begun = place(context.evaluator, sample.x[systematic(context.generator, sample.weight, num)])
     moved = journeys.move(context.generator, context.evaluator, state.mixture, begun, num_moves=NUM_MOVES)
-    mass, error = uncovered_mass(proposal, moved, state.pool)
+    mass, error = uncovered_mass(moved, state.pool)
     return moved, mass / error if mass > SMALLEST_MASS else 0.0
 
 
@@ -78,35 +105,33 @@ def descend(context: Context, pool: Pool) -> tuple[Particles, Mixture]:
 
 
 def explore(context: Context, state: State, moved: Particles) -> None:
-    """Send particles on a journey, keep them in the archive, and find the frontier."""
-    generator, evaluator, turn = context.generator, context.evaluator, len(state.history)
-    if turn % 2 == 1:
-        hottest = max(1 - 4 / context.dim, EXCURSION_BETA)
-        explored = journeys.excursion(generator, evaluator, state.mixture, moved, hottest, _follow)
-    else:
-        factor = INFLATIONS[turn // 2 % len(INFLATIONS)]
-        wide = join(inflate(state.mixture, factor, INFLATED_DF), state.broad, BROAD_SHARE)
-        x = wide.draw(generator, 2 * NUM_PARTICLES)
-        log_p = evaluator.values(x)
-        explored = moved
-        # In a narrow support no draw of an inflated mixture may lie inside; then there is nothing to carry.
-        if np.isfinite(log_p).any():
-            explored, _ = journeys.carry(generator, evaluator, wide, x, log_p, NUM_PARTICLES, _follow)
-        state.discovered, _ = uncovered_mass(state.pool.proposals[-1], explored, state.pool)
-    state.archive = (*state.archive, explored)[-ARCHIVE:]
+    """Send particles on two journeys, keep them in the archive, and find the frontier."""
+    generator, evaluator = context.generator, context.evaluator
+    hottest = max(1 - 4 / context.dim, EXCURSION_BETA)
+    away = journeys.excursion(generator, evaluator, state.mixture, moved, hottest, _follow)
+    factor = INFLATIONS[len(state.history) % len(INFLATIONS)]
+    wide = join(inflate(state.mixture, factor, INFLATED_DF), state.broad, BROAD_SHARE)
+    x = wide.draw(generator, 2 * NUM_PARTICLES)
+    log_p = evaluator.values(x)
+    explored = moved
+    # In a narrow support no draw of an inflated mixture may lie inside; then there is nothing to carry.
+    if np.isfinite(log_p).any():
+        explored, _ = journeys.carry(generator, evaluator, wide, x, log_p, NUM_PARTICLES, _follow)
+    mass, _ = uncovered_mass(explored, state.pool)
+    state.discovered = (state.discovered[-1], mass)
+    state.archive = (*state.archive, away, explored)[-ARCHIVE:]
     find_frontier(context, state, moved)
 
 
 def find_frontier(context: Context, state: State, moved: Particles) -> None:
     """Fit mixtures to particles that are somewhat colder and somewhat hotter than the target."""
+    kernel = state.mixture if state.frontier is None else join(state.mixture, state.frontier, 0.5)
     halves = []
     for which, beta in enumerate((1 + 1 / context.dim, max(1 - 2 / context.dim, FRONTIER_BETA))):
         begun = moved.take(np.arange(which, len(moved.x), 2))
         if state.frontier_particles:
             begun = state.frontier_particles[which].where(np.arange(len(begun.x)) % 2 == 0, begun)
-        halves.append(
-            journeys.move(context.generator, context.evaluator, state.mixture, begun, Bridge(beta), NUM_MOVES)
-        )
+        halves.append(journeys.move(context.generator, context.evaluator, kernel, begun, Bridge(beta), FRONTIER_MOVES))
     state.frontier_particles = tuple(halves)
     cold, hot = (_follow(state.mixture, half) for half in halves)
     state.frontier = join(cold, hot, 0.5)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.arrays import gammaln, namespace, over_blocks
+from klover.arrays import gammaln, namespace
 from klover.spreads import Diagonal, Full, LowRank, Spread, cholesky
 from klover.typing import AnyArray, Float, Int, Key, record, static
 from klover.validation import check_choice, check_count, check_positive
@@ -88,8 +88,7 @@ class Components:
 
     def squared_distance(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
         r"""Return :math:`m`, the squared Mahalanobis distance of every point from every component."""
-        blocks = over_blocks(lambda block: self.spread.squared_distance(self.delta(block)), x)
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+        return self.spread.squared_distance(x, self.location)
 
     def log_prob(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
         """Log density of every component at every point."""

@@ -122,7 +122,7 @@ def fit(mixture: Mixture, sample: Sample, pull: float = 1.0, num_steps: int = NU
 
 def fit_best(mixture: Mixture, train: Sample, test: Sample) -> tuple[float, float, Mixture]:
     """Fit with the pull that held-out draws like best, and return it with the score; inf leaves all as it is."""
-    is_certain = len(mixture.log_weights) * num_parameters(mixture.dim) < 0.05 * train.ess
+    is_certain = len(mixture.log_weights) * num_parameters(mixture.dim) < 0.1 * train.ess
     fits = [(pull, fit(mixture, train, pull)) for pull in (PULLS[:1] if is_certain else PULLS)]
     fits.append((np.inf, mixture))
     scores = [score(fitted, test) for _, fitted in fits]

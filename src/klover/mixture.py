@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.arrays import logsumexp, namespace
+from klover.arrays import logsumexp, namespace, over_blocks
 from klover.families import Components
 from klover.typing import AnyArray, Float, Int, Key, record
 from klover.validation import check_count, check_key, check_points
@@ -65,8 +65,11 @@ class Mixture:
         """Log density at one point of shape (d,) or at points of shape (S, d)."""
         check_points("x", x, self.dim)
         xp = namespace(x, self.log_weights)
-        points = xp.atleast_2d(x)
-        log_density = logsumexp(self.log_weights[:, None] + self.component_log_prob(points), axis=0)
+
+        def of_block(points):
+            return logsumexp(self.log_weights[:, None] + self.component_log_prob(points), axis=0)
+
+        log_density = xp.concatenate(over_blocks(of_block, xp.atleast_2d(x)))
         return log_density[0] if x.ndim == 1 else log_density
 
     def sample(self, key: Key[jax.Array, ""], num_draws: int) -> Float[jax.Array, "draw dim"]:

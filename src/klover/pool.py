@@ -57,13 +57,21 @@ class Pool:
         """Log evidence; biased low by fitting, so that it never is the answer."""
         return float(log_evidence(self.log_ratio)[0])
 
-    def sample(self, fewest: float = 0.0) -> Sample:
-        """Return the draws in the support with truncated weights, tempered until ``fewest`` draws are effective."""
-        log_ratio = self.log_ratio
-        inside = np.isfinite(log_ratio)
-        log_weight = truncate(log_ratio[inside])
+    @property
+    def ess(self) -> float:
+        """Effective number of draws."""
+        return float(effective_sample_size(self.log_ratio))
+
+    def weight(self, fewest: float = 0.0) -> Float[np.ndarray, " draw"]:
+        """Return truncated weights that sum to one, tempered until ``fewest`` draws are effective."""
+        log_weight = truncate(self.log_ratio)
         power = 1.0
-        while effective_sample_size(power * log_weight) < min(fewest, 0.5 * len(log_weight)):
+        while effective_sample_size(power * log_weight) < min(fewest, 0.5 * np.isfinite(log_weight).sum()):
             power *= TEMPERING
         weight = np.exp(power * (log_weight - log_weight.max()))
-        return Sample(self.x[inside], self.log_p[inside], weight / weight.sum())
+        return weight / weight.sum()
+
+    def sample(self, fewest: float = 0.0) -> Sample:
+        """Return the draws in the support with such weights."""
+        weight, inside = self.weight(fewest), np.isfinite(self.log_p)
+        return Sample(self.x[inside], self.log_p[inside], weight[inside])

@@ -12,7 +12,7 @@ import numpy as np
 from klover import checkpoints, psis
 from klover.beginning import from_given, from_target, region
 from klover.diagnostics import Verdict, judge, place_in_words
-from klover.engine import LARGEST_DRIFT, LARGEST_WIDTH, most_components, next_proposal, take_round, widest
+from klover.engine import LARGEST_DRIFT, LARGEST_WIDTH, final_proposal, most_components, take_round, widest
 from klover.evaluation import Budget, BudgetExhausted, Evaluator
 from klover.exploration import inflate
 from klover.fit import Fit
@@ -27,8 +27,8 @@ from klover.target import Target
 from klover.typing import AnyArray, Float, Key, PyTree
 from klover.validation import check_count, check_key
 
-MOST_ROUNDS = 16
-FEWEST_DRAWS, MOST_DRAWS = 8192, 65536
+MOST_ROUNDS = 24
+FEWEST_DRAWS, MOST_DRAWS = 8192, 98304
 MOST_NUMBERS = 2**25
 """Numbers that the final draws may hold: 256 MiB."""
 WANTED_ESS = 4000
@@ -65,7 +65,7 @@ def refine(
     max_components
         Largest number of components; chosen by the dimension if None.
     num_draws
-        Fresh draws of the final mixture; enough for 4000 effective ones if None (8192 to 65536).
+        Fresh draws of the final mixture; enough for 4000 effective ones if None (8192 to 98304).
     budget
         Most evaluations of the target (an integer; a gradient counts as one), or most time (a ``datetime.timedelta``).
     integrand
@@ -98,8 +98,7 @@ def refine(
     report = _reporter(callback, progress)
     state, cause = _run(context, start, report, checkpoint)
     _check_support(state, evaluator)
-    # A good mixture is used exactly as it was measured.
-    proposal = state.pool.proposals[-1] if state.is_done else next_proposal(context, state)
+    proposal = final_proposal(context, state)
     if integrand is not None and cause is None:
         proposal = aim(context, state, proposal, integrand)
     evaluator.open_reserve()
@@ -182,7 +181,8 @@ def _final_draws(
 ) -> WeightedDraws:
     """Weigh fresh draws of the final proposal, enough of them for accurate expectations."""
     evaluator = context.evaluator
-    share = state.history[-1].ess_share if state.history else 0.0
+    # Where rounds no longer get better, one of them may have been lucky.
+    share = min((info.ess_share for info in state.history[-1 - state.num_stale :]), default=0.0)
     most = min(MOST_DRAWS, max(MOST_NUMBERS // context.dim, FEWEST_DRAWS))
     wanted = int(np.clip(WANTED_ESS / max(share, 1e-3), FEWEST_DRAWS, most))
     num = num_draws or (wanted if evaluator.num_left is None else min(wanted, max(evaluator.num_left, reserve)))

@@ -58,17 +58,19 @@ def climb(
             (np.where(is_useful[:, None], change, 0.0), np.where(is_useful[:, None], fall, 0.0), inverse),
         ]
         history = history[-MEMORY:]
-        is_idle = trial_value - value < TOLERANCE * (1 + 1e-3 * np.abs(value))
+        tolerance = TOLERANCE * (1 + 1e-3 * np.abs(value))
+        is_idle = trial_value - value < tolerance
         num_idle = np.where(taken, np.where(is_idle, num_idle + 1, 0), num_idle)
         x, gradient = np.where(taken[:, None], trial, x), np.where(taken[:, None], trial_gradient, gradient)
         value = np.where(taken, trial_value, value)
-        is_done |= (num_idle >= 2) | (step < 1e-10)
-        if is_done.all():
-            break
         fresh = _lbfgs_direction(gradient, history)
         fresh = np.where((_dot(gradient, fresh) > 0)[:, None], fresh, _bounded(gradient))
         direction = np.where(taken[:, None], fresh, direction)
         step = np.where(taken, 1.0, BACKTRACK * step)
+        # A step that fails although it could gain next to nothing has met the rounding of the density.
+        is_done |= (num_idle >= 2) | (~taken & (step * _dot(gradient, direction) < tolerance))
+        if is_done.all():
+            break
     return x, value
 
 
@@ -154,6 +156,11 @@ class Modes:
         shape = (0, dim) if dim > MOST_FULL_DIM else (0, dim, dim)
         return cls(np.zeros((0, dim)), np.zeros(0), np.zeros(shape), np.zeros(0, int))
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether few starts ended on a top of their own, so that few tops are left to find."""
+        return bool((self.count == 1).sum() <= UNSEEN_SHARE * self.count.sum())
+
     def index(self, x: Float[np.ndarray, " dim"], log_p: float) -> int | None:
         """Find the mode that a top belongs to, by its distance in the metric of the mode and by its height."""
         for which, (delta, shape) in enumerate(zip(x - self.x, self.covariance, strict=True)):
@@ -188,6 +195,5 @@ def find_modes(
                 modes.count[known] += 1
             elif len(modes.count) < MAX_MODES:
                 modes = modes.add(tops[start], float(values[start]), local_covariance(evaluator, tops[start], ceiling))
-        num, num_single = modes.count.sum(), (modes.count == 1).sum()
-        if num_single <= UNSEEN_SHARE * num or num >= MAX_STARTS or len(modes.count) == MAX_MODES:
+        if modes.is_settled or modes.count.sum() >= MAX_STARTS or len(modes.count) == MAX_MODES:
             return modes

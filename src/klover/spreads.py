@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from klover.arrays import inverse_triangular, namespace
+from klover.arrays import inverse_triangular, namespace, whitened_squares
 from klover.typing import AnyArray, Float, Int, record
 
 
@@ -29,9 +29,11 @@ class Diagonal:
         xp = namespace(self.scale)
         return xp.sum(xp.log(xp.abs(self.scale)), axis=-1)
 
-    def squared_distance(self, delta: Float[AnyArray, "... draw dim"]) -> Float[AnyArray, "... draw"]:
-        r"""Return :math:`\delta^\top\Sigma^{-1}\delta`."""
-        return ((delta / self.scale[..., None, :]) ** 2).sum(-1)
+    def squared_distance(
+        self, x: Float[AnyArray, "draw dim"], location: Float[AnyArray, "component dim"]
+    ) -> Float[AnyArray, "component draw"]:
+        r"""Return :math:`(\theta-\mu)^\top\Sigma^{-1}(\theta-\mu)`."""
+        return (((x - location[:, None, :]) / self.scale[:, None, :]) ** 2).sum(-1)
 
     def transform(self, noise: Float[AnyArray, "draw noise"]) -> Float[AnyArray, "draw dim"]:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
@@ -104,11 +106,11 @@ class Full:
         xp = namespace(self.factor)
         return xp.sum(xp.log(xp.abs(xp.diagonal(self.factor, axis1=-2, axis2=-1))), axis=-1)
 
-    def squared_distance(self, delta: Float[AnyArray, "... draw dim"]) -> Float[AnyArray, "... draw"]:
-        r"""Return :math:`\delta^\top\Sigma^{-1}\delta`."""
-        xp = namespace(self.factor)
-        whitened = delta @ xp.swapaxes(inverse_triangular(xp.tril(self.factor)), -1, -2)
-        return (whitened**2).sum(-1)
+    def squared_distance(
+        self, x: Float[AnyArray, "draw dim"], location: Float[AnyArray, "component dim"]
+    ) -> Float[AnyArray, "component draw"]:
+        r"""Return :math:`(\theta-\mu)^\top\Sigma^{-1}(\theta-\mu)`."""
+        return whitened_squares(x, location, inverse_triangular(namespace(self.factor).tril(self.factor)))
 
     def transform(self, noise: Float[AnyArray, "draw noise"]) -> Float[AnyArray, "draw dim"]:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
@@ -190,15 +192,18 @@ class LowRank:
         _, inner = self._inner_factor()
         return Diagonal(self.scale).log_scale() + xp.log(xp.diagonal(inner, axis1=-2, axis2=-1)).sum(-1)
 
-    def squared_distance(self, delta: Float[AnyArray, "... draw dim"]) -> Float[AnyArray, "... draw"]:
-        r"""Return :math:`\delta^\top\Sigma^{-1}\delta`."""
+    def squared_distance(
+        self, x: Float[AnyArray, "draw dim"], location: Float[AnyArray, "component dim"]
+    ) -> Float[AnyArray, "component draw"]:
+        r"""Return :math:`(\theta-\mu)^\top\Sigma^{-1}(\theta-\mu)`."""
         xp = namespace(self.scale)
         scaled, inner = self._inner_factor()
         inverse = inverse_triangular(inner)
+        delta = x - location[:, None, :]
         # The textbook difference of two squares cancels where the diagonal is narrow; residual plus scores does not.
         score = (delta @ scaled) @ xp.swapaxes(inverse, -1, -2) @ inverse
         residual = delta - score @ xp.swapaxes(self.factor, -1, -2)
-        return Diagonal(self.scale).squared_distance(residual) + (score**2).sum(-1)
+        return ((residual / self.scale[:, None, :]) ** 2).sum(-1) + (score**2).sum(-1)
 
     def transform(self, noise: Float[AnyArray, "draw noise"]) -> Float[AnyArray, "draw dim"]:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""

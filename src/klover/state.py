@@ -77,7 +77,7 @@ class State:
     archive
         Particles of the last journeys.
     discovered
-        Mass that the last journey from outside found where the proposal is all but absent.
+        Mass that the last two journeys from outside found where the proposal is all but absent.
     best_ess, num_stale
         Largest share of effective draws so far, and rounds since it grew.
     is_done
@@ -94,7 +94,7 @@ class State:
     frontier: Mixture | None = None
     frontier_particles: tuple[Particles, ...] = ()
     archive: tuple[Particles, ...] = ()
-    discovered: float = 1.0
+    discovered: tuple[float, ...] = (1.0, 1.0)
     best_ess: float = 0.0
     num_stale: int = 0
     is_done: bool = False

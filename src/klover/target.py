@@ -72,8 +72,8 @@ class Target:
         if not callable(logdensity):
             raise TypeError(f"logdensity must be a function of a position, but a {type(logdensity).__name__} came.")
         check_finite("example", example, "Pass a pytree of finite numbers shaped like one position.")
-        example = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), example)
-        start, unravel = ravel_pytree(example)
+        start, unravel = _flatten(example)
+        example = jax.eval_shape(unravel, start)
         closed = _trace(logdensity, unravel, start)
         constrain = constrain or _identity
         closed_constrain, read = jax.make_jaxpr(constrain, return_shape=True)(example)
@@ -81,7 +81,7 @@ class Target:
         if names is not None and len(names) != len(made):
             raise ValueError(f"names must hold {len(made)} names, one for each number read, but {len(names)} came.")
         chosen = made if names is None else tuple(names)
-        self._constants = (start, tuple(closed.consts), None if box is None else _flat_box(box, example))
+        self._constants = (start, tuple(closed.consts), None if box is None else _flat_box(box, start))
         structures = jax.tree.structure(example), jax.tree.structure(read)
         constants = tuple(Itself(constant) for constant in closed_constrain.consts)
         key = signature(closed.jaxpr), signature(closed_constrain.jaxpr), constants, structures
@@ -190,14 +190,28 @@ def evaluate(
     return jnp.where(is_nan | is_positive, -jnp.inf, value), jnp.sum(is_nan), jnp.sum(is_positive)
 
 
-def _flat_box(box: tuple[PyTree, PyTree], example: PyTree) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:
+def _flatten(example: PyTree) -> tuple[Float[AnyArray, " dim"], Callable[[AnyArray], PyTree]]:
+    """Flatten a pytree of numbers, and return the way back; on the host, where nothing needs to be compiled."""
+    leaves, structure = jax.tree.flatten(example)
+    xp = jnp if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves) else np
+    arrays = [xp.asarray(leaf, jnp.result_type(float)) for leaf in leaves]
+    ends = np.cumsum([array.size for array in arrays]).tolist()
+
+    def unravel(x):
+        parts = [x[end - array.size : end].reshape(array.shape) for array, end in zip(arrays, ends, strict=True)]
+        return jax.tree.unflatten(structure, parts)
+
+    return xp.concatenate([array.ravel() for array in arrays]), unravel
+
+
+def _flat_box(
+    box: tuple[PyTree, PyTree], start: Float[AnyArray, " dim"]
+) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:
     """Flatten the corners of a box; one number stands for all coordinates."""
     if not (isinstance(box, tuple | list) and len(box) == 2):
         raise ValueError(f"box must be a pair (lower, upper), but {box!r} came.")
-    start = np.asarray(ravel_pytree(example)[0])
     lower, upper = (
-        np.full_like(start, corner) if isinstance(corner, int | float) else np.asarray(ravel_pytree(corner)[0])
-        for corner in box
+        np.full_like(start, corner) if isinstance(corner, int | float) else _flatten(corner)[0] for corner in box
     )
     if lower.shape != start.shape or upper.shape != start.shape:
         raise ValueError(

@@ -5,11 +5,22 @@ batch of fits: functions are written for one fit, and vmap makes records of many
 """
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int, Key
+
+if TYPE_CHECKING or "jaxtyping" in sys.modules:
+    from jaxtyping import Bool, Float, Int, Key
+else:
+    # Whoever checks shapes at run time has imported jaxtyping before klover. For everyone else annotations are words,
+    # and making hundreds of classes of them takes three quarters of klover's own import time.
+    class _Array:
+        def __class_getitem__(cls, item):
+            return item[0]
+
+    Bool = Float = Int = Key = _Array
 
 __all__ = ["AnyArray", "Bool", "Float", "Int", "Key", "PyTree", "record", "static"]
 
