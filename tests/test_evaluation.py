@@ -123,9 +123,9 @@ def test_budget_is_kept_to_the_last_evaluation(budget, reserve, sizes):
             spent += size
         assert evaluator.num_evaluations == spent
         assert evaluator.num_left == budget - spent
-    evaluator.open_reserve()
-    if budget > spent:
-        evaluator.values(points(budget - spent, 2))
+    with evaluator.overtime():
+        if budget > spent:
+            evaluator.values(points(budget - spent, 2))
     with pytest.raises(BudgetExhausted):
         evaluator.values(points(1, 2))
     assert (evaluator.num_evaluations, evaluator.num_left) == (budget, 0)
@@ -153,9 +153,11 @@ def test_budget_of_time():
     with pytest.raises(BudgetExhausted):
         evaluator.values(points(1, 2))
     assert evaluator.num_evaluations == 0
-    evaluator.open_reserve()
-    evaluator.values(points(1, 2))
+    with evaluator.overtime():
+        evaluator.values(points(1, 2))
     assert evaluator.num_evaluations == 1
+    with pytest.raises(BudgetExhausted):
+        evaluator.values(points(1, 2))
     patient = Evaluator(plain(), datetime.timedelta(hours=1))
     patient.values_and_gradients(points(3, 2))
     assert patient.num_evaluations == 3

@@ -90,6 +90,7 @@ def test_figures_and_text(fit):
     summary = fit.summary()
     assert summary.names == ("intercept", "slope[0]", "slope[1]")
     assert summary.figures == {
+        "kind": "importance",
         "log_evidence": fit.log_evidence,
         "log_evidence_se": fit.log_evidence_se,
         "ess": fit.ess,

@@ -182,10 +182,10 @@ def test_every_trajectory_begins_with_the_slope_at_its_start(monkeypatch):
     evaluator, starts = evaluator_of(known.target), []
     follow_path = particles._trajectory
 
-    def watched(evaluator, bridge, start, slope, momentum, spread, size):
+    def watched(evaluator, bridge, start, slope, *rest):
         np.testing.assert_allclose(slope, bridge(start)[1], rtol=1e-12)
         starts.append(start.x)
-        return follow_path(evaluator, bridge, start, slope, momentum, spread, size)
+        return follow_path(evaluator, bridge, start, slope, *rest)
 
     monkeypatch.setattr(particles, "_trajectory", watched)
     begun = place(evaluator, generator.multivariate_normal(known.mean, known.covariance, 50))
@@ -332,7 +332,7 @@ def test_the_step_adapts_to_a_fair_rate_of_acceptance(step, has_gradient):
 @given(scale=st.floats(0.01, 1e4), seed=st.integers(0, 2**32 - 1))
 def test_a_stride_leaves_half_of_the_particles_effective(scale, seed):
     change = scale * np.random.default_rng(seed).normal(size=100)
-    stride = particles._stride(change)
+    stride = particles.stride(change)
     assert 0 < stride <= 1
     effective = effective_sample_size(stride * change)
     assert effective >= 50 - 1e-6

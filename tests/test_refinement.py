@@ -7,6 +7,7 @@ import pytest
 
 import klover
 from klover import evaluation
+from klover.spreads import Diagonal, Full
 from klover.status import Status
 
 LOG_2PI = float(np.log(2 * np.pi))
@@ -279,3 +280,30 @@ def test_raising_target_is_named(getkey):
 
     fit = klover.refine(getkey(), klover.Target(log_density, jnp.zeros(1)), budget=2000)
     assert fit.verdict.status is Status.TARGET_RAISED
+
+
+@pytest.mark.parametrize("family", ["student", "normal", "student-diagonal", "normal-diagonal"])
+def test_every_family_covers_a_gaussian(family, getkey):
+    target = klover.Target(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(3))
+    fit = klover.refine(getkey(), target, family=family)
+    assert fit.verdict.trusted
+    assert fit.mixture.components.tail == family.split("-")[0]
+    assert type(fit.mixture.components.spread) is (Diagonal if "diagonal" in family else Full)
+    assert abs(fit.log_evidence - 1.5 * np.log(2 * np.pi)) < 5 * fit.log_evidence_se
+
+
+def test_a_family_that_is_unknown_is_refused(getkey):
+    with pytest.raises(ValueError, match="family must be one of 'student', 'normal', .* but 'cauchy' came"):
+        klover.refine(getkey(), klover.Target(lambda x: -(x @ x), jnp.zeros(2)), family="cauchy")
+
+
+def test_a_cold_answer_compiles_the_programs_of_the_target_alone(caplog):
+    target = klover.Target(lambda x: -jnp.sum(jnp.cosh(x - 0.25)), np.zeros(3))
+    key, programs = jax.random.key(3), (evaluation._values, evaluation._values_and_gradients)
+    before = [program._cache_size() for program in programs]
+    with jax.log_compiles():
+        str(klover.refine(key, target).summary())
+    compiled = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
+    # The program for values is compiled by another thread, which does not log.
+    assert all("_values" in message for message in compiled)
+    assert [program._cache_size() for program in programs] == [number + 1 for number in before]

@@ -11,7 +11,16 @@ from scipy import stats
 from helpers import correlated_covariance, gaussian_mixture
 from klover import Target, search
 from klover.evaluation import Evaluator
-from klover.search import MAX_MODES, NUM_STARTS, climb, covariance, find_modes, local_covariance, precision
+from klover.search import (
+    MAX_MODES,
+    NUM_STARTS,
+    STARTS_PER_MODE,
+    climb,
+    covariance,
+    find_modes,
+    local_covariance,
+    precision,
+)
 
 SEEDS = st.integers(0, 2**32 - 1)
 few_examples = settings(max_examples=20)
@@ -261,11 +270,29 @@ def test_search_goes_on_while_starts_find_what_no_other_found():
     known = gaussian_mixture(grid, np.full(len(grid), 1 / len(grid)), 0.5)
     draw_starts, given_out = starts_near(grid, scale=0.3)
     modes = find_modes(Evaluator(known.target), draw_starts, CEILING)
-    # Sixteen different tops in the first sixteen starts: nearly all is unseen. After forty each was found twice.
-    assert len(given_out) == 3 * NUM_STARTS
+    # Sixteen different tops in the first sixteen starts: nearly all is unseen. It ends with sixteen starts for each.
+    assert len(given_out) == STARTS_PER_MODE * len(grid)
     assert len(modes.x) == len(grid)
     assert modes.count.sum() == len(given_out)
-    assert modes.count.min() == 2
+    assert modes.count.min() == STARTS_PER_MODE
+
+
+def test_search_goes_on_while_one_start_in_ten_is_alone(monkeypatch):
+    monkeypatch.setattr(search, "STARTS_PER_MODE", 0)
+    grid = 10.0 * np.array(list(itertools.product([-1.0, 0.0, 1.0], repeat=3)))[: NUM_STARTS + 4]
+    known = gaussian_mixture(grid, np.full(len(grid), 1 / len(grid)), 0.5)
+    draw_starts, given_out = starts_near(grid, scale=0.3)
+    modes = find_modes(Evaluator(known.target), draw_starts, CEILING)
+    assert len(given_out) == 3 * NUM_STARTS
+    assert (len(modes.x), modes.count.min()) == (len(grid), 2)
+
+
+def test_the_far_tails_of_a_student_t_are_crossed():
+    # log p is convex there, so that no curvature tells how far to go.
+    top = np.full(20, 40.0)
+    target = Target(lambda x: -11 * jnp.log1p(jnp.sum((x - top) ** 2)), np.zeros(20))
+    tops, _ = climb(Evaluator(target).values_and_gradients, np.random.default_rng(0).uniform(-50, 50, (8, 20)))
+    np.testing.assert_allclose(tops, np.tile(top, (8, 1)), atol=1e-2)
 
 
 def test_search_of_one_mode_ends_after_one_batch():
@@ -297,7 +324,7 @@ def test_starts_outside_the_support_are_not_counted():
     target = Target(lambda x: jnp.where(x[0] > 0, -0.5 * jnp.sum((x - 3.0) ** 2), -jnp.inf), jnp.ones(3))
     draw_starts, _ = starts_near([[-5.0, 0.0, 0.0], [3.0, 3.0, 3.0]])
     modes = find_modes(Evaluator(target), draw_starts, CEILING)
-    np.testing.assert_array_equal(modes.count, [NUM_STARTS // 2])
+    np.testing.assert_array_equal(modes.count, [STARTS_PER_MODE])
     np.testing.assert_allclose(modes.x, [[3.0] * 3], atol=1e-3)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from klover.families import Components
+from klover.families import Components, Family
 from klover.growth import equal, grow, join, moments
 from klover.mixture import Mixture
 from klover.pool import Pool
@@ -33,15 +33,19 @@ GIVEN_SHARE = 0.9
 GIVEN_ROUNDS = 6
 
 
-def student(
+def mixture_of(
+    family: Family,
     location: Float[AnyArray, "component dim"],
     covariance: Float[AnyArray, "component dim *dim"],
     df: Float[AnyArray, " component"],
     weight: Float[AnyArray, " component"],
 ) -> Mixture:
-    """Return a mixture of Student-t components; variances instead of matrices give diagonal ones."""
+    """Return a mixture of the family; variances instead of matrices give diagonal covariances in any case."""
+    if covariance.ndim == 3 and family.covariance == "diagonal":
+        covariance = np.diagonal(covariance, axis1=1, axis2=2)
     spread = Full(cholesky(covariance)) if covariance.ndim == 3 else Diagonal(np.sqrt(covariance))
-    return Mixture(Components(location, spread, np.asarray(df, float), "student"), np.log(weight / np.sum(weight)))
+    df = np.asarray(df, float) if family.tail == "student" else np.full(len(weight), np.inf)
+    return Mixture(Components(location, spread, df, family.tail), np.log(weight / np.sum(weight)))
 
 
 def _scaled_identity(variance: Float[np.ndarray, "component dim"]) -> Float[np.ndarray, "component dim *dim"]:
@@ -58,12 +62,18 @@ def region(
     if target.box is not None:
         lower, upper = (np.asarray(corner, float) for corner in target.box)
         variance = (1.2 * (upper - lower)) ** 2 / 12
-        broad = student(0.5 * (lower + upper)[None], _scaled_identity(variance[None]), np.array([BOX_DF]), np.ones(1))
+        broad = mixture_of(
+            context.family,
+            0.5 * (lower + upper)[None],
+            _scaled_identity(variance[None]),
+            np.array([BOX_DF]),
+            np.ones(1),
+        )
         return broad, lambda num: generator.uniform(lower, upper, (num, dim)), variance
     start = np.asarray(target.start, float)
     covariance = _scaled_identity(SCALE**2 * np.array(SCALES)[:, None] * np.ones(dim))
     location = np.repeat(start[None], len(SCALES), axis=0)
-    broad = student(location, covariance, np.full(len(SCALES), SCALE_DF), np.array(SCALE_WEIGHTS))
+    broad = mixture_of(context.family, location, covariance, np.full(len(SCALES), SCALE_DF), np.array(SCALE_WEIGHTS))
 
     def draw_starts(num: int) -> Float[np.ndarray, "start dim"]:
         scale = np.where(np.arange(num) % 2 == 0, SCALE, 1.0)[:, None]
@@ -90,7 +100,8 @@ def from_target(context: Context) -> State:
     copies = [
         (factor, df or max(context.dim, 5.0), share) for (factor, df), share in zip(COPIES, COPY_WEIGHTS, strict=True)
     ]
-    found = student(
+    found = mixture_of(
+        context.family,
         np.concatenate([modes.x for _ in copies]),
         np.concatenate([factor * modes.covariance for factor, _, _ in copies]),
         np.concatenate([np.full(len(weight), df) for _, df, _ in copies]),
@@ -108,22 +119,22 @@ def from_given(context: Context, start: Any) -> State:
     """
     state = from_target(context)
     start = getattr(start, "mixture", start)
-    given = _as_student(start) if isinstance(start, Mixture) else _from_draws(context, start)
+    given = _on_host(context.family, start) if isinstance(start, Mixture) else _from_draws(context, start)
     if given.dim != context.dim:
         raise ValueError(f"start has dimension {given.dim}, but the target has {context.dim}.")
     state.mixture = join(state.mixture, given, GIVEN_SHARE)
     return state
 
 
-def _as_student(mixture: Mixture) -> Mixture:
-    """Return the mixture as Student-t components with full covariance on the host; a Normal gets 200 degrees."""
+def _on_host(family: Family, mixture: Mixture) -> Mixture:
+    """Return the mixture in the given family, on the host; a Normal component becomes a Student-t with 200 degrees."""
     used = np.flatnonzero(np.asarray(mixture.log_weights) > -np.inf)
     components = jax.tree.map(lambda leaf: np.asarray(leaf, float)[used], mixture.components)
     df = np.minimum(components.df, 200.0)
     covariance = components.spread.covariance()
     if mixture.dim > MOST_FULL_DIM:
         covariance = np.diagonal(covariance, axis1=1, axis2=2)
-    return student(components.location, covariance, df, np.exp(np.asarray(mixture.log_weights)[used]))
+    return mixture_of(family, components.location, covariance, df, np.exp(np.asarray(mixture.log_weights)[used]))
 
 
 def _from_draws(context: Context, start: Any) -> Mixture:
@@ -140,7 +151,7 @@ def _from_draws(context: Context, start: Any) -> Mixture:
     location, covariance = moments(sample.x, sample.weight)
     if context.dim > MOST_FULL_DIM:
         covariance = np.diagonal(covariance)
-    first = student(location[None], covariance[None], np.array([SCALE_DF]), np.ones(1))
+    first = mixture_of(context.family, location[None], covariance[None], np.array([SCALE_DF]), np.ones(1))
     return grow(context.generator, first, sample, context.max_components, GIVEN_ROUNDS)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from klover.importance import WeightedDraws
 from klover.initialisation import climb
+from klover.islands import ParticleDraws
 from klover.mixture import Mixture
 from klover.psis import reliable_k
 from klover.status import Status
@@ -22,6 +23,8 @@ from klover.typing import AnyArray, Float, Key
 
 FEWEST_EFFECTIVE_DRAWS = 100
 LARGEST_INVALID_SHARE = 0.1
+LARGEST_SPREAD = 1.0
+LARGEST_DRIFT = 3.0
 NUM_STARTS = 16
 INFLATION = 3.0
 DECISIVE = (Status.IMPROPER, Status.TARGET_RAISED)
@@ -96,6 +99,25 @@ def judge(draws: WeightedDraws, doubt: Status | None = None, **figures: Any) -> 
     if status is Status.TRUSTED and num_nan + num_infinite > 0:
         reason += f" ({num_nan} draws were NaN and {num_infinite} +inf: taken as outside the support.)"
     return Verdict(status is Status.TRUSTED, reason, status.remedy.format(**figures), status)
+
+
+def judge_particles(draws: ParticleDraws) -> Verdict:
+    """Judge particles by the agreement of their islands, after importance sampling was refused."""
+    is_converged = (
+        draws.spread < LARGEST_SPREAD
+        and float(draws.drift) < LARGEST_DRIFT
+        and float(draws.ess) >= FEWEST_EFFECTIVE_DRAWS
+    )
+    status = Status.PARTICLES if is_converged else Status.UNCONVERGED_PARTICLES
+    figures = {
+        "pareto_k": float(draws.pareto_k),
+        "num_draws": draws.num_draws,
+        "num_islands": draws.num_islands,
+        "spread": draws.spread,
+        "drift": float(draws.drift),
+        "ess": float(draws.ess),
+    }
+    return Verdict(is_converged, status.reason.format(**figures), status.remedy, status)
 
 
 @jax.jit

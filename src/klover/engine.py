@@ -22,6 +22,7 @@ from klover.growth import Sample, equal, grow, join, num_parameters
 from klover.importance import effective_sample_size, log_evidence
 from klover.mixture import Mixture
 from klover.particles import Particles, systematic
+from klover.search import MOST_FULL_DIM
 from klover.state import DESCEND, EXPLORE, POOL, TEMPER, Context, RoundInfo, State
 
 FIRST_DRAWS = 2048
@@ -45,7 +46,8 @@ FAIR_ESS = 0.5
 LEAST_ESS = 0.05
 TEMPERED_DRAWS = 10.0
 FEW_DRAWS = 1.0
-GOOD_PARETO_K = 0.6
+GOOD_PARETO_K = 0.4
+FAIR_PARETO_K = 0.6
 BAD_PARETO_K = 0.7
 SMALLEST_GAIN = 1.03
 PATIENCE = 2
@@ -112,7 +114,8 @@ def take_round(context: Context, state: State) -> None:
     state.best_ess = max(state.best_ess, ess_share)
     _choose_stage(context, state, ess_share, num_draws)
     could_stop = _could_stop(state, ess_share, pareto_k)
-    moved, drift = _look_around(context, state, could_stop)
+    is_beyond = state.stage == DESCEND and context.dim > MOST_FULL_DIM
+    moved, drift = (None, 0.0) if is_beyond else _look_around(context, state, could_stop)
     evidence, error = log_evidence(log_ratio)
     info = RoundInfo(
         round=len(state.history),
@@ -127,10 +130,11 @@ def take_round(context: Context, state: State) -> None:
         seconds=context.evaluator.elapsed,
     )
     state.history = (*state.history, info)
-    is_hopeless = not np.isfinite(state.pool.log_p).any() or widest(state.mixture)[1] > LARGEST_WIDTH
+    is_hopeless = not np.isfinite(state.pool.log_p).any() or widest(state.mixture)[1] > LARGEST_WIDTH or is_beyond
     is_settled = drift < LARGEST_DRIFT and (not state.was_hard or _is_steady(state))
     state.is_done = is_hopeless or (could_stop and is_settled)
-    is_stuck = state.num_stale >= (1 if pareto_k > BAD_PARETO_K else PATIENCE) and not could_stop
+    is_stale = state.num_stale >= (1 if pareto_k > BAD_PARETO_K else PATIENCE)
+    is_stuck = is_stale and not could_stop and ess_share < GOOD_ESS
     if state.stage == POOL and (drift > LARGEST_DRIFT or is_stuck) and context.dim <= MOST_EXPLORED_DIM:
         state.stage = EXPLORE
     if not state.is_done:
@@ -160,7 +164,7 @@ def _could_stop(state: State, ess_share: float, pareto_k: float) -> bool:
     goal = GOOD_EXPLORED_ESS if state.stage == EXPLORE else GOOD_ESS
     is_last_stage = state.stage == EXPLORE or state.pool.x.shape[1] > MOST_EXPLORED_DIM
     is_stale = state.num_stale >= PATIENCE and ess_share > (LEAST_ESS if is_last_stage else FAIR_ESS)
-    return pareto_k < GOOD_PARETO_K and (ess_share > goal or is_stale)
+    return (ess_share > goal and pareto_k < GOOD_PARETO_K) or (is_stale and pareto_k < FAIR_PARETO_K)
 
 
 def _look_around(context: Context, state: State, could_stop: bool) -> tuple[Particles | None, float]:

@@ -9,7 +9,7 @@ import datetime
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -61,7 +61,7 @@ class Evaluator:
     budget
         Most evaluations (an integer; a gradient counts as one) or most time (a ``datetime.timedelta``).
     reserve
-        Evaluations that are kept back from the budget until :meth:`open_reserve`.
+        Evaluations that are kept back from the budget until :meth:`overtime`.
     """
 
     def __init__(self, target: Target, budget: Budget = None, reserve: int = 0):
@@ -71,7 +71,7 @@ class Evaluator:
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
         self.seconds = 0.0
         self._began = time.perf_counter()
-        self._budget, self._reserve = budget, reserve
+        self._budget, self._reserve, self._is_overtime = budget, reserve, False
         limit = max(LARGEST_INTERMEDIATE // target.largest_intermediate, 1)
         self._value_blocks = (min(VALUE_BLOCK, limit),)
         self._gradient_blocks = tuple(block for block in GRADIENT_BLOCKS if block <= limit) or (limit,)
@@ -100,11 +100,14 @@ class Evaluator:
             setattr(self, name, counts[name])
         self._began = time.perf_counter() - counts["elapsed"]
 
-    def open_reserve(self) -> None:
-        """Let the reserve be used, and no longer refuse for want of time."""
-        self._reserve = 0
-        if isinstance(self._budget, datetime.timedelta):
-            self._budget = None
+    @contextlib.contextmanager
+    def overtime(self) -> Iterator[None]:
+        """Let the reserve be used, and do not refuse for want of time meanwhile."""
+        self._reserve, self._is_overtime = 0, True
+        try:
+            yield
+        finally:
+            self._is_overtime = False
 
     def values(self, x: Float[np.ndarray, "draw dim"]) -> Float[np.ndarray, " draw"]:
         """Log density at points; NaN and +inf are counted and become -inf."""
@@ -135,7 +138,7 @@ class Evaluator:
 
     def _check_budget(self, num: int) -> None:
         if isinstance(self._budget, datetime.timedelta):
-            if self.elapsed > self._budget.total_seconds():
+            if not self._is_overtime and self.elapsed > self._budget.total_seconds():
                 raise BudgetExhausted
         elif self._budget is not None and self.num_evaluations + num > self._budget - self._reserve:
             raise BudgetExhausted
@@ -146,7 +149,7 @@ class Evaluator:
         began = time.perf_counter()
         x = np.asarray(x, self.target.start.dtype)
         # Many points go in large blocks; few do not wait for a large block's compilation.
-        size = blocks[-1] if len(x) >= 2 * blocks[-1] else blocks[0]
+        size = blocks[-1] if len(x) >= blocks[-1] else blocks[0]
         parts = [self._block(program, x[start : start + size], size) for start in range(0, len(x), size)]
         self.seconds += time.perf_counter() - began
         return [np.concatenate([part[which] for part in parts]) for which in range(num_results)]

@@ -29,7 +29,8 @@ class Fit:
     mixture
         The final proposal q.
     draws
-        Fresh draws of the final proposal with their weights; the verdict and the summary rest on them.
+        Fresh draws of the final proposal with their weights (or particles, see :attr:`kind`); the verdict and the
+        summary rest on them.
     history
         What was measured after each round, by name: arrays with one entry a round.
     verdict
@@ -41,6 +42,11 @@ class Fit:
     draws: WeightedDraws
     history: dict[str, np.ndarray]
     verdict: Verdict
+
+    @property
+    def kind(self) -> str:
+        """What the draws are: ``"importance"``, or ``"particles"`` where importance sampling cannot work."""
+        return self.draws.kind
 
     @property
     def log_evidence(self) -> float:
@@ -111,8 +117,10 @@ class Summary:
         lines += [
             "",
             f"log evidence   {figures['log_evidence']:.3f} ± {figures['log_evidence_se']:.3f}",
-            f"draws          {figures['ess']:.0f} effective of {figures['num_draws']} ({figures['ess_share']:.0%})",
-            f"Pareto k̂       {figures['pareto_k']:.2f}",
+            f"{figures['kind']:<15}{figures['ess']:.0f} effective of {figures['num_draws']} draws "
+            f"({figures['ess_share']:.0%})",
+            f"Pareto k̂       {figures['pareto_k']:.2f}"
+            + (" (of the importance draws that were refused)" if figures["kind"] == "particles" else ""),
             f"components     {figures['num_components']}",
             f"verdict        {self.verdict}",
         ]
@@ -141,10 +149,9 @@ def summarise(draws: WeightedDraws, verdict: Verdict, num_components: int) -> Su
     """Summarise weighted draws on the scale that a person reads."""
     values = np.asarray(draws.target.flat_position(draws.x), float)
     weight = np.exp(np.asarray(draws.log_weight, float))
-    inside = weight > 0
-    values, weight, log_ratio = values[inside], weight[inside], np.asarray(draws.log_ratio, float)[inside]
-    columns = _columns(values, weight, log_ratio)
+    columns = _columns(draws, values, weight)
     figures = {
+        "kind": draws.kind,
         "log_evidence": float(draws.log_evidence),
         "log_evidence_se": float(draws.log_evidence_se),
         "ess": float(draws.ess),
@@ -156,19 +163,24 @@ def summarise(draws: WeightedDraws, verdict: Verdict, num_components: int) -> Su
     return Summary(draws.target.names, columns, figures, verdict)
 
 
-def _columns(values: np.ndarray, weight: np.ndarray, log_ratio: np.ndarray) -> dict[str, np.ndarray]:
-    if len(weight) == 0:
+def _columns(draws: WeightedDraws, values: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray]:
+    inside = weight > 0
+    if not inside.any():
         nothing = np.full(values.shape[1], np.nan)
         return dict.fromkeys(("mean", "sd", "5%", "95%", "mcse", "ess", "pareto_k"), nothing)
-    mean = weight @ values
+    mean, error = (np.asarray(figure, float) for figure in draws.mean_and_error(values))
+    values, weight, log_ratio = values[inside], weight[inside], np.asarray(draws.log_ratio, float)[inside]
     delta = values - mean
     variance = weight @ delta**2
-    error = np.sqrt((weight**2) @ delta**2)
     lower, upper = weighted_quantile(values, weight, INTERVAL)
     # The error of a mean says how many independent draws would have had the same: var / mcse².
     ess = np.divide(variance, error**2, out=np.zeros_like(variance), where=error > 0)
     with np.errstate(divide="ignore"):
-        tails = [psis.pareto_k(log_ratio + np.log(np.abs(column))) for column in delta.T]
+        # Particles have no ratios whose tail could be heavy.
+        tails = [
+            np.nan if draws.kind == "particles" else psis.pareto_k(log_ratio + np.log(np.abs(column)))
+            for column in delta.T
+        ]
     return {
         "mean": mean,
         "sd": np.sqrt(variance),

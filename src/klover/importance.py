@@ -130,6 +130,11 @@ class WeightedDraws:
     target: Target
 
     @property
+    def kind(self) -> str:
+        """What the draws are: ``"importance"`` draws of a proposal, or ``"particles"``."""
+        return "importance"
+
+    @property
     def num_draws(self) -> int:
         """Number of draws S."""
         return self.x.shape[0]
@@ -177,8 +182,14 @@ class WeightedDraws:
             From one constrained position to a number, an array or a pytree of arrays.
         """
         values = self.values(function)
-        pairs = jax.tree.map(lambda leaf: self_normalised(self.log_weight, leaf), values)
+        pairs = jax.tree.map(self.mean_and_error, values)
         return jax.tree.transpose(jax.tree.structure(values), jax.tree.structure((0, 0)), pairs)
+
+    def mean_and_error(
+        self, values: Float[AnyArray, "draw ..."]
+    ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
+        """Weighted mean of values at the draws, and its standard error."""
+        return self_normalised(self.log_weight, values)
 
     def function_pareto_k(self, function: Callable[[PyTree], Float[AnyArray, ""]]) -> Scalar:
         """Tail index of ``|function| · ratio``: whether *this* expectation has a finite variance."""

@@ -124,10 +124,11 @@ def _trajectory(
     momentum: np.ndarray,
     spread,
     size: np.ndarray,
+    num_leapfrogs: int = NUM_LEAPFROGS,
 ) -> tuple[Particles, np.ndarray, np.ndarray, np.ndarray]:
     """Follow Hamilton's equations in the metric of each particle's own component."""
     now, log_density = start, np.zeros(len(slope))
-    for _ in range(NUM_LEAPFROGS):
+    for _ in range(num_leapfrogs):
         momentum = momentum + 0.5 * size * spread.times_transposed(slope)
         now = dataclasses.replace(place(evaluator, now.x + size * spread.times(momentum)), step=start.step)
         log_density, slope = bridge(now)
@@ -148,8 +149,13 @@ def move(
     particles: Particles,
     bridge: Bridge = TARGET,
     num_moves: int = NUM_MOVES,
+    num_leapfrogs: int = NUM_LEAPFROGS,
+    are_some_small: bool = True,
 ) -> Particles:
-    """Move every particle; the kernel leaves the bridge's density as it is."""
+    """Move every particle; the kernel leaves the bridge's density as it is.
+
+    ``are_some_small`` shrinks the steps of every second move at random, to enter narrow necks.
+    """
     num = len(particles.x)
     rows = np.arange(num)
     log_density, slope = bridge(particles)
@@ -159,12 +165,12 @@ def move(
         spread = kernel.components.spread.gather(slot)
         noise = generator.standard_normal(particles.x.shape)
         size = particles.step * np.exp(STEP_JITTER * generator.standard_normal((num, 1)))
-        is_small = turn % 2 == 1
+        is_small = are_some_small and turn % 2 == 1
         if is_small:
             size = size * 10 ** -generator.uniform(0, LARGEST_SHRINKAGE, (num, 1))
         if evaluator.has_gradient:
             moved, log_moved, slope_moved, momentum = _trajectory(
-                evaluator, bridge, particles, slope, noise, spread, size
+                evaluator, bridge, particles, slope, noise, spread, size, num_leapfrogs
             )
             log_accept = 0.5 * (noise**2).sum(1) - 0.5 * (momentum**2).sum(1)
         else:
@@ -183,7 +189,7 @@ def move(
     return particles
 
 
-def _stride(change: Float[np.ndarray, " particle"]) -> float:
+def stride(change: Float[np.ndarray, " particle"]) -> float:
     """Largest part of a change of log weights that leaves half of the particles effective."""
     fewest = EFFECTIVE_SHARE * len(change)
     if effective_sample_size(change) >= fewest:
@@ -215,8 +221,8 @@ def carry(
         log_ratio = np.where(np.isfinite(log_p), log_p - log_q, -np.inf)
         if not np.isfinite(log_ratio).any():
             raise ValueError("no draw lies in the support of the target, so there is nothing to carry.")
-        stride = _stride((1 - beta) * log_ratio)
-        following = 1.0 if stride == 1 else beta + stride * (1 - beta)
+        part = stride((1 - beta) * log_ratio)
+        following = 1.0 if part == 1 else beta + part * (1 - beta)
         change = (following - beta) * log_ratio
         log_evidence += float(logsumexp(change)) - np.log(len(change))
         index = systematic(generator, np.exp(change - change.max()), num_particles)
@@ -243,8 +249,8 @@ def excursion(
         kernel = refit(kernel, particles)
     beta = hottest
     while beta < 1:
-        stride = max(_stride((1 - beta) * particles.log_p), 1e-3)
-        following = 1.0 if stride == 1 else beta + stride * (1 - beta)
+        part = max(stride((1 - beta) * particles.log_p), 1e-3)
+        following = 1.0 if part == 1 else beta + part * (1 - beta)
         change = (following - beta) * particles.log_p
         particles = particles.take(systematic(generator, np.exp(change - change.max()), len(particles.x)))
         beta = following

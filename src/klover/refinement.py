@@ -1,5 +1,6 @@
 """``refine``: the automatic engine. It asks for nothing but a target, and says whether its answer is to be trusted."""
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -11,10 +12,20 @@ import numpy as np
 
 from klover import checkpoints, psis
 from klover.beginning import from_given, from_target, region
-from klover.diagnostics import Verdict, judge, place_in_words
-from klover.engine import LARGEST_DRIFT, LARGEST_WIDTH, final_proposal, most_components, take_round, widest
+from klover.diagnostics import Verdict, judge, judge_particles, place_in_words
+from klover.engine import (
+    LARGEST_DRIFT,
+    LARGEST_WIDTH,
+    MOST_EXPLORED_DIM,
+    final_proposal,
+    most_components,
+    take_round,
+    widest,
+)
+from klover.escalation import escalate
 from klover.evaluation import Budget, BudgetExhausted, Evaluator
 from klover.exploration import inflate
+from klover.families import Family
 from klover.fit import Fit
 from klover.importance import WeightedDraws
 from klover.integrands import aim
@@ -25,7 +36,7 @@ from klover.state import Context, RoundInfo, State
 from klover.status import Status
 from klover.target import Target
 from klover.typing import AnyArray, Float, Key, PyTree
-from klover.validation import check_count, check_key
+from klover.validation import check_choice, check_count, check_key
 
 MOST_ROUNDS = 24
 FEWEST_DRAWS, MOST_DRAWS = 8192, 98304
@@ -33,7 +44,10 @@ MOST_NUMBERS = 2**25
 """Numbers that the final draws may hold: 256 MiB."""
 WANTED_ESS = 4000
 SEARCH_INFLATION = 3.0
+FAMILIES = ("student", "normal", "student-diagonal", "normal-diagonal")
 SPENT = "the budget is spent"
+ESCALATED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS)
+"""Where importance sampling has failed, and particles may not."""
 PROGRESS_SECONDS = 2.0
 SMALLEST_MODE = 1e-3
 
@@ -46,6 +60,7 @@ def refine(
     max_components: int | None = None,
     num_draws: int | None = None,
     budget: Budget = None,
+    family: str = "student",
     integrand: Callable[[PyTree], Float[AnyArray, ""]] | None = None,
     callback: Callable[[RoundInfo], None] | None = None,
     progress: bool | None = None,
@@ -68,6 +83,9 @@ def refine(
         Fresh draws of the final mixture; enough for 4000 effective ones if None (8192 to 98304).
     budget
         Most evaluations of the target (an integer; a gradient counts as one), or most time (a ``datetime.timedelta``).
+    family
+        ``"student"`` or ``"normal"``, with ``"-diagonal"`` where covariances shall be diagonal at once; otherwise they
+        are full up to 128 dimensions, and diagonal beyond.
     integrand
         A function of a constrained position whose expectation matters most: half of the final draws are aimed at it.
     callback
@@ -91,19 +109,24 @@ def refine(
         check_count("max_components", max_components, 1)
     if num_draws is not None:
         check_count("num_draws", num_draws, 2, "10,000 is a good number.")
+    check_choice("family", family, FAMILIES)
     reserve = _reserve(budget, num_draws)
     evaluator = Evaluator(target, budget, reserve)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    context = Context(generator, evaluator, max_components or most_components(target.dim))
+    context = Context(generator, evaluator, max_components or most_components(target.dim), Family.parse(family))
     report = _reporter(callback, progress)
     state, cause = _run(context, start, report, checkpoint)
     _check_support(state, evaluator)
     proposal = final_proposal(context, state)
     if integrand is not None and cause is None:
         proposal = aim(context, state, proposal, integrand)
-    evaluator.open_reserve()
-    draws = _final_draws(context, state, proposal, num_draws, reserve)
-    verdict = _judge(context, state, proposal, draws, cause)
+    with evaluator.overtime():
+        draws = _final_draws(context, state, proposal, num_draws, reserve)
+        verdict = _judge(context, state, proposal, draws, cause)
+    if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and target.dim > MOST_EXPLORED_DIM:
+        with contextlib.suppress(BudgetExhausted, KeyboardInterrupt):
+            draws = escalate(context, state, draws.pareto_k, _teller(progress, evaluator))
+            verdict = judge_particles(draws)
     history = {
         field.name: np.asarray([getattr(info, field.name) for info in state.history])
         for field in dataclasses.fields(RoundInfo)
@@ -163,6 +186,18 @@ def _reporter(callback: Callable[[RoundInfo], None] | None, progress: bool | Non
             callback(info)
 
     return report
+
+
+def _teller(progress: bool | None, evaluator: Evaluator) -> Callable[[float], None]:
+    def tell(beta: float) -> None:
+        if progress or (progress is None and sys.stderr.isatty()):
+            print(
+                f"particles at temperature {beta:6.1%}  {evaluator.num_evaluations} evaluations  "
+                f"{evaluator.elapsed:.1f} s",
+                file=sys.stderr,
+            )
+
+    return tell
 
 
 def _check_support(state: State, evaluator: Evaluator) -> None:

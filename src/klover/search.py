@@ -3,7 +3,8 @@
 All starts move together, so a step is one call of the compiled gradient; no optimiser is imported or compiled.
 
 How many starts? The share of starts that found a top which nobody else found estimates the share of basins not yet seen
-(Good & Turing). The search goes on until that share is small.
+(Good & Turing). The search goes on until that share is small, and there were 16 starts for each top: with the first rule
+alone, one of ten modes in 20 dimensions was missed in a run of five.
 """
 
 import dataclasses
@@ -19,10 +20,12 @@ NUM_STEPS = 150
 TOLERANCE = 1e-6
 SUFFICIENT_RISE = 1e-4
 BACKTRACK = 0.3
+GROWTH = 2.0
 NUM_STARTS = 16
-MAX_STARTS = 256
+MAX_STARTS = 512
 MAX_MODES = 32
 UNSEEN_SHARE = 0.05
+STARTS_PER_MODE = 16
 SMALLEST_EIGENVALUE = 1e-6
 MOST_FULL_DIM = 128
 """Beyond this dimension covariances are diagonal: matrices would take more draws than there are."""
@@ -66,7 +69,8 @@ def climb(
         fresh = _lbfgs_direction(gradient, history)
         fresh = np.where((_dot(gradient, fresh) > 0)[:, None], fresh, _bounded(gradient))
         direction = np.where(taken[:, None], fresh, direction)
-        step = np.where(taken, 1.0, BACKTRACK * step)
+        # Where the density is not concave (the tails of a Student-t) there is no curvature to go by: stride out.
+        step = np.where(taken, np.where(is_useful, 1.0, GROWTH * step), BACKTRACK * step)
         # A step that fails although it could gain next to nothing has met the rounding of the density.
         is_done |= (num_idle >= 2) | (~taken & (step * _dot(gradient, direction) < tolerance))
         if is_done.all():
@@ -158,8 +162,9 @@ class Modes:
 
     @property
     def is_settled(self) -> bool:
-        """Whether few starts ended on a top of their own, so that few tops are left to find."""
-        return bool((self.count == 1).sum() <= UNSEEN_SHARE * self.count.sum())
+        """Whether few starts ended on a top of their own, and there were many for each top."""
+        num = self.count.sum()
+        return bool((self.count == 1).sum() <= UNSEEN_SHARE * num and num >= STARTS_PER_MODE * len(self.count))
 
     def index(self, x: Float[np.ndarray, " dim"], log_p: float) -> int | None:
         """Find the mode that a top belongs to, by its distance in the metric of the mode and by its height."""

@@ -5,10 +5,12 @@ import dataclasses
 import numpy as np
 
 from klover.evaluation import Evaluator
+from klover.families import Family
 from klover.mixture import Mixture
 from klover.particles import Particles
 from klover.pool import Pool
 
+STUDENT = Family("student")
 TEMPER, DESCEND, POOL, EXPLORE = "temper", "descend", "pool", "explore"
 
 
@@ -44,11 +46,12 @@ class RoundInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What all rounds share: the source of chance, the target, and how large the mixture may grow."""
+    """What all rounds share: the source of chance, the target, how large the mixture may grow, and of what."""
 
     generator: np.random.Generator
     evaluator: Evaluator
     max_components: int
+    family: Family = STUDENT
 
     @property
     def dim(self) -> int:

@@ -61,6 +61,21 @@ class Status(enum.Enum):
         "Make the density return -inf where it cannot be computed.",
     )
 
+    PARTICLES = (
+        "importance sampling cannot work here (k̂ = {pareto_k:.2f}), so {num_draws} particles were carried to the "
+        "target; {num_islands} independent islands agree on the evidence (standard deviation of its logarithm "
+        "{spread:.2f}), and the particles no longer drift.",
+        "",
+    )
+    UNCONVERGED_PARTICLES = (
+        "importance sampling cannot work here (k̂ = {pareto_k:.2f}), so {num_draws} particles were carried to the "
+        "target, but they have not converged: the log evidences of {num_islands} independent islands scatter with a "
+        "standard deviation of {spread:.2f}, the mean log density moved by {drift:.1f} standard errors in the last "
+        "sweeps, and {ess:.0f} draws are effective.",
+        "Use the particles for predictions at most, and compare them with another sampler; the evidence is a lower "
+        "bound on average.",
+    )
+
     @property
     def reason(self) -> str:
         """Why the answer is trusted or refused."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 from klover.programs import ClosedJaxpr, Itself, Jaxpr, largest_array, signature
@@ -193,7 +194,7 @@ def evaluate(
 def _flatten(example: PyTree) -> tuple[Float[AnyArray, " dim"], Callable[[AnyArray], PyTree]]:
     """Flatten a pytree of numbers, and return the way back; on the host, where nothing needs to be compiled."""
     leaves, structure = jax.tree.flatten(example)
-    xp = jnp if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves) else np
+    xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
     arrays = [xp.asarray(leaf, jnp.result_type(float)) for leaf in leaves]
     ends = np.cumsum([array.size for array in arrays]).tolist()
 

@@ -73,6 +73,45 @@ def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Tar
     return Target(logdensity, example, constrain=constrain, names=_names(("alpha", "tau"), names))
 
 
+def neural_network(split: Split, num_hidden: int = 50) -> Target:
+    r"""One hidden layer of ReLU units, :math:`y\sim\mathrm N(v^\top\mathrm{relu}(Ux+a)+b,1/\tau)`; prior as above.
+
+    All weights and biases are :math:`\mathrm N(0,1/\alpha)`; d = 50 (features + 2) + 3, 753 for Boston.
+
+    Parameters
+    ----------
+    split
+        Training data, standardised.
+    num_hidden
+        Number of hidden units.
+    """
+    inputs, outputs = jnp.asarray(design(split.train_features)), jnp.asarray(split.train_target)
+    num_weights = num_hidden * (inputs.shape[1] + 1) + 1
+
+    def logdensity(position):
+        log_alpha, log_tau = position["log_alpha"], position["log_tau"]
+        square = jnp.sum(position["hidden"] ** 2) + jnp.sum(position["output"] ** 2)
+        log_prior = 0.5 * num_weights * (log_alpha - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_alpha) * square
+        residual = outputs - predict(position, inputs)
+        size = outputs.shape[0]
+        log_likelihood = 0.5 * size * (log_tau - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_tau) * residual @ residual
+        return log_likelihood + log_prior + _log_gamma_prior(log_alpha) + _log_gamma_prior(log_tau)
+
+    example = {
+        "hidden": np.zeros((inputs.shape[1], num_hidden)),
+        "log_alpha": 0.0,
+        "log_tau": 0.0,
+        "output": np.zeros(num_hidden + 1),
+    }
+    return Target(logdensity, example)
+
+
+def predict(position: dict[str, AnyArray], inputs: Float[AnyArray, "row input"]) -> Float[AnyArray, " row"]:
+    """Output of the network; ``inputs`` come from :func:`design`, and the last number of ``output`` is the bias."""
+    output = position["output"]
+    return jax.nn.relu(inputs @ position["hidden"]) @ output[:-1] + output[-1]
+
+
 def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None, prior_seed: int = 0) -> Target:
     r"""Heavy-tailed prior: :math:`w\sim\mathcal T_2(0,A^\top A)` with a fixed A, entries N(0, 1); d = features + 2.
 

@@ -1,0 +1,77 @@
+"""Escalation against targets with known constants."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from klover import Target, escalation, refine
+from klover.escalation import escalate, mean_field
+from klover.evaluation import Evaluator
+from klover.growth import equal
+from klover.pool import Pool
+from klover.state import Context, State
+from klover.status import Status
+
+
+def log_gamma(dim):
+    """Independent logarithms of exponential numbers: evidence 1, means -γ, variances π²/6."""
+    return Target(lambda x: jnp.sum(x - jnp.exp(x)), np.zeros(dim))
+
+
+def context(target, seed=0):
+    return Context(np.random.default_rng(seed), Evaluator(target), 4)
+
+
+def test_mean_field_recovers_an_independent_gaussian():
+    location, scale = np.array([1.0, -2.0, 0.5]), np.array([0.3, 1.0, 2.0])
+    target = Target(lambda x: -0.5 * jnp.sum(((x - location) / scale) ** 2), np.zeros(3))
+    mixture = mean_field(context(target))
+    np.testing.assert_allclose((mixture.components.location[0] - location) / scale, 0.0, atol=0.05)
+    np.testing.assert_allclose(mixture.components.spread.scale[0], scale, rtol=0.05)
+
+
+def test_particles_know_the_evidence_and_the_moments():
+    dim, told = 30, []
+    here = context(log_gamma(dim))
+    state = State(mean_field(here), mean_field(here), Pool.empty(dim))
+    draws = escalate(here, state, np.asarray(1.5), told.append)
+    assert told[-1] == 1.0
+    assert np.all(np.diff(told) > 0)
+    assert abs(float(draws.log_evidence)) < 5 * float(draws.log_evidence_se) + draws.spread**2
+    assert draws.num_draws == escalation.KEPT_SWEEPS * escalation.NUM_ISLANDS * escalation.ISLAND_SIZE
+    pooled = equal(draws.x, draws.log_p)
+    error = np.pi / np.sqrt(6) / np.sqrt(float(draws.ess))
+    np.testing.assert_allclose(pooled.weight @ draws.x, -np.euler_gamma, atol=5 * error)
+    np.testing.assert_allclose(draws.x.var(), np.pi**2 / 6, rtol=0.1)
+    np.testing.assert_allclose(draws.log_p, here.evaluator.values(draws.x), rtol=1e-10)
+    assert float(draws.pareto_k) == 1.5
+
+
+def test_the_better_beginning_is_taken():
+    here = context(log_gamma(5))
+    good, told = mean_field(here), []
+    escalate(here, State(good, good, Pool.empty(5)), np.asarray(1.0), told.append)
+    # From a good beginning in five dimensions a step or two are enough.
+    assert len(told) <= 2
+
+
+def test_refine_escalates_where_weights_cannot_work(getkey):
+    fit = refine(getkey(), log_gamma(200))
+    assert fit.kind == "particles"
+    assert fit.verdict.status in (Status.PARTICLES, Status.UNCONVERGED_PARTICLES)
+    assert fit.pareto_k > 0.7
+    # The mean of the islands' evidences is unbiased; its logarithm is lower by half of its variance.
+    assert abs(fit.log_evidence) < 5 * fit.log_evidence_se + fit.draws.spread**2
+    table = fit.summary()
+    assert "particles" in str(table)
+    assert np.isnan(table.columns["pareto_k"]).all()
+    score = (table.columns["mean"] + np.euler_gamma) / table.columns["mcse"]
+    # Errors come from four islands: Student-t with three degrees of freedom.
+    assert np.median(np.abs(score)) == pytest.approx(0.765, abs=0.25)
+
+
+def test_a_budget_ends_the_escalation_and_importance_draws_remain():
+    fit = refine(jax.random.key(0), log_gamma(200), budget=30_000)
+    assert fit.kind == "importance"
+    assert not fit.verdict.trusted
