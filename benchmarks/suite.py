@@ -58,7 +58,7 @@ def run_one(name: str, seed: int) -> dict:
         "log_z_error": fit.log_evidence - problem.log_evidence,
         "log_z_se": fit.log_evidence_se,
         "num_draws": draws.num_draws,
-        "evaluations": int(fit.history["num_evaluations"][-1]) + draws.num_draws,
+        "evaluations": fit.num_evaluations,
         "rounds": len(fit.history["round"]),
         "components": int(fit.mixture.num_components),
         "negative_elbo": float(np.mean(draws.log_q - draws.log_p)),

@@ -35,6 +35,9 @@ class Fit:
         What was measured after each round, by name: arrays with one entry a round.
     verdict
         Whether the answer is trusted, why, and what to do if not.
+    num_evaluations, evaluation_seconds
+        Evaluations of the target in all, and the seconds inside it (compilation included); None where they were not
+        counted.
     """
 
     target: Target
@@ -42,6 +45,8 @@ class Fit:
     draws: WeightedDraws
     history: dict[str, np.ndarray]
     verdict: Verdict
+    num_evaluations: int | None = None
+    evaluation_seconds: float | None = None
 
     @property
     def kind(self) -> str:

@@ -131,7 +131,7 @@ def refine(
         field.name: np.asarray([getattr(info, field.name) for info in state.history])
         for field in dataclasses.fields(RoundInfo)
     }
-    return Fit(target, proposal, draws, history, verdict)
+    return Fit(target, proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds)
 
 
 def _reserve(budget: Budget, num_draws: int | None) -> int:

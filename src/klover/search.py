@@ -3,8 +3,8 @@
 All starts move together, so a step is one call of the compiled gradient; no optimiser is imported or compiled.
 
 How many starts? The share of starts that found a top which nobody else found estimates the share of basins not yet seen
-(Good & Turing). The search goes on until that share is small, and there were 16 starts for each top: with the first rule
-alone, one of ten modes in 20 dimensions was missed in a run of five.
+(Good & Turing). The search goes on until that share is small, and there were 16 starts for each top: by the first rule
+alone, one of ten modes in 20 dimensions was missed in one run of five.
 """
 
 import dataclasses
@@ -24,6 +24,8 @@ GROWTH = 2.0
 NUM_STARTS = 16
 MAX_STARTS = 512
 MAX_MODES = 32
+MAX_LARGE_MODES = 4
+"""In many dimensions the curvature of each costs as much as a search."""
 UNSEEN_SHARE = 0.05
 STARTS_PER_MODE = 16
 SMALLEST_EIGENVALUE = 1e-6
@@ -190,6 +192,7 @@ def find_modes(
 ) -> Modes:
     """Climb from batches of starts until few of them find a top that no other start has found."""
     modes = Modes.none(len(ceiling))
+    most = MAX_MODES if len(ceiling) <= MOST_FULL_DIM else MAX_LARGE_MODES
     while True:
         tops, values = climb(evaluator.values_and_gradients, draw_starts(NUM_STARTS))
         for start in np.argsort(-values):
@@ -198,7 +201,7 @@ def find_modes(
             known = modes.index(tops[start], float(values[start]))
             if known is not None:
                 modes.count[known] += 1
-            elif len(modes.count) < MAX_MODES:
+            elif len(modes.count) < most:
                 modes = modes.add(tops[start], float(values[start]), local_covariance(evaluator, tops[start], ceiling))
-        if modes.is_settled or modes.count.sum() >= MAX_STARTS or len(modes.count) == MAX_MODES:
+        if modes.is_settled or modes.count.sum() >= MAX_STARTS or len(modes.count) == most:
             return modes
