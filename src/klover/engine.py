@@ -70,9 +70,10 @@ def next_proposal(context: Context, state: State) -> Mixture:
     """
     if not state.history:
         return state.mixture
-    wide = inflate(state.mixture, 1 + 2 / np.sqrt(context.dim), DEFENCE_DF)
-    long = stretch(state.mixture, LENGTH, DEFENCE_DF)
-    proposal = join(state.mixture, join(wide, long, 0.5), DEFENCE_SHARE)
+    copies = inflate(state.mixture, 1 + 2 / np.sqrt(context.dim), DEFENCE_DF)
+    if state.was_hard:
+        copies = join(copies, stretch(state.mixture, LENGTH, DEFENCE_DF), 0.5)
+    proposal = join(state.mixture, copies, DEFENCE_SHARE)
     if context.evaluator.target.box is not None:
         proposal = join(proposal, state.broad, BROAD_SHARE)
     return proposal if state.frontier is None else join(proposal, state.frontier, FRONTIER_SHARE)
