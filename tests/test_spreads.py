@@ -21,6 +21,7 @@ def test_covariance_and_log_scale(covariance):
     for spread in (make_spread(covariance), on_device(make_spread(covariance))):
         expected = spread_covariance(jax.tree.map(np.asarray, spread))
         np.testing.assert_allclose(spread.covariance(), expected, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(spread.variance(), np.diagonal(expected, axis1=-2, axis2=-1), rtol=1e-12)
         np.testing.assert_allclose(spread.log_scale(), 0.5 * np.linalg.slogdet(expected)[1], rtol=1e-10)
 
 

@@ -131,9 +131,8 @@ def _on_host(family: Family, mixture: Mixture) -> Mixture:
     used = np.flatnonzero(np.asarray(mixture.log_weights) > -np.inf)
     components = jax.tree.map(lambda leaf: np.asarray(leaf, float)[used], mixture.components)
     df = np.minimum(components.df, 200.0)
-    covariance = components.spread.covariance()
-    if mixture.dim > MOST_FULL_DIM:
-        covariance = np.diagonal(covariance, axis1=1, axis2=2)
+    spread = components.spread
+    covariance = spread.variance() if mixture.dim > MOST_FULL_DIM else spread.covariance()
     return mixture_of(family, components.location, covariance, df, np.exp(np.asarray(mixture.log_weights)[used]))
 
 

@@ -1,17 +1,20 @@
 r"""One round of the automatic engine: draw, measure, look around, fit.
 
-A round draws from the present mixture, defended by inflated copies of its components, adds the draws to the pool, and
-measures ESS, k̂ and the evidence on these fresh draws. If that is not good enough, the mixture is fitted to the pool by
-:func:`klover.growth.grow`.
+A round draws from the present mixture, defended by wider and longer copies of its components, adds the draws to the
+pool, and measures ESS, k̂ and the evidence on these fresh draws. If that is not good enough, the mixture is fitted to
+the pool by :func:`klover.growth.grow`.
 
 Four stages:
 
 - *temper*: the first draws have next to no effective ones. Fit to tempered weights, while that helps.
 - *descend*: it does not help. Particles carry the first draws to the target, once.
 - *pool*: fit to the pool alone. When its draws are good, particles take a last look.
-- *explore*: after a descent, or if the last look found something new, or if the pool does not get better. Every round
-  gets particles (:mod:`klover.exploration`), which are fitted together with the pool: fitting to draws of q alone
-  lets q forget what it does not visit.
+- *explore*: after a descent, if the starts of the search disagreed, if the last look found something new, or if the
+  pool does not get better. Every round gets particles (:mod:`klover.exploration`), which are fitted together with the
+  pool: fitting to draws of q alone lets q forget what it does not visit.
+
+Beyond 20 dimensions nothing is explored; beyond 128 a target that would have to descend is left to
+:mod:`klover.escalation`.
 """
 
 import numpy as np
@@ -56,6 +59,7 @@ MOST_EXPLORED_DIM = 20
 LARGEST_WIDTH = 1e10
 LARGEST_DISCOVERY = 0.03
 STEADY_ROUNDS = 3
+NUM_BLENDED = 3
 
 
 def most_components(dim: int) -> int:
@@ -87,16 +91,16 @@ def final_proposal(context: Context, state: State) -> Mixture:
     """
     if not state.is_done:
         return next_proposal(context, state)
-    last = state.pool.proposals[-1]
-    if context.dim <= MOST_EXPLORED_DIM or state.num_stale < PATIENCE:
-        return last
-    return join(join(last, state.pool.proposals[-2], 1 / 2), state.pool.proposals[-3], 1 / 3)
+    is_chance = context.dim > MOST_EXPLORED_DIM and state.num_stale >= PATIENCE
+    first, *others = state.pool.proposals[-NUM_BLENDED if is_chance else -1 :]
+    for number, other in enumerate(others, 2):
+        first = join(first, other, 1 / number)
+    return first
 
 
 def widest(mixture: Mixture) -> tuple[int, float]:
     """Return the coordinate in which the mixture's locations and scales are largest, and their size there."""
-    scale = np.sqrt(np.diagonal(mixture.components.spread.covariance(), axis1=-2, axis2=-1))
-    size = np.max(np.abs(mixture.components.location) + scale, axis=0)
+    size = np.max(np.abs(mixture.components.location) + np.sqrt(mixture.components.spread.variance()), axis=0)
     return int(np.argmax(size)), float(np.max(size))
 
 

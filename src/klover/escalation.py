@@ -6,6 +6,10 @@ effective, and Hamiltonian moves bring them to it. It begins from the better (by
 mixture and a mean-field Gaussian, and runs on independent islands (:mod:`klover.islands`), which share the temperatures
 and the metric alone.
 
+Few particles on long trajectories do better than many on short ones. On the paper's neural network (Boston, split 1,
+d = 753) with about 1.2 to 1.8 million gradients, two seeds each, the test log-likelihood was -2.30 with 512 particles
+and 20 leapfrog steps, -2.28 with 256 and 50, -2.27 with 128 and 100, -2.25 with 128 and 250; NUTS has -2.24.
+
 The particles stand for p only as far as the moves mix. So the result says how far the islands' evidences lie apart, and
 whether the particles still climbed in the last sweeps at p itself.
 """
@@ -25,11 +29,11 @@ from klover.state import Context, State
 from klover.typing import AnyArray, Float
 
 NUM_ISLANDS = 4
-ISLAND_SIZE = 128
-NUM_MOVES = 3
-NUM_LEAPFROGS = 20
-NUM_SWEEPS = 8
-KEPT_SWEEPS = 4
+ISLAND_SIZE = 32
+TRAJECTORY = 8.0
+FEWEST_LEAPFROGS, MOST_LEAPFROGS = 10, 250
+NUM_SWEEPS = 24
+KEPT_SWEEPS = 12
 NUM_STEPS = 1500
 BATCH = 32
 LEARNING_RATE = 0.02
@@ -91,8 +95,10 @@ def _temper(
 
 
 def _sweep(context: Context, kernel: Mixture, particles: Particles, bridge: Bridge) -> Particles:
+    """Move each particle once, along a trajectory of the same length in the kernel's metric whatever the step."""
+    num_leapfrogs = int(np.clip(TRAJECTORY / particles.step, FEWEST_LEAPFROGS, MOST_LEAPFROGS))
     return journeys.move(
-        context.generator, context.evaluator, kernel, particles, bridge, NUM_MOVES, NUM_LEAPFROGS, are_some_small=False
+        context.generator, context.evaluator, kernel, particles, bridge, 1, num_leapfrogs, are_some_small=False
     )
 
 

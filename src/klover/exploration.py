@@ -53,8 +53,7 @@ def stretch(mixture: Mixture, factor: float, df: float) -> Mixture:
         return inflate(mixture, factor, df)
     delta = components.location - mixture.mean()
     covariance = components.spread.covariance()
-    variance = np.diagonal(covariance, axis1=1, axis2=2)
-    scale = np.sqrt(mixture.weights @ (variance + delta**2))
+    scale = np.sqrt(mixture.weights @ (components.spread.variance() + delta**2))
     values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
     axis = scale * np.sqrt((factor**2 - 1) * values[:, -1:]) * vectors[:, :, -1]
     spread = Full(cholesky(covariance + axis[:, :, None] * axis[:, None, :]))

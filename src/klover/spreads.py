@@ -63,6 +63,10 @@ class Diagonal:
         """Return the same spread with positive scales."""
         return Diagonal(abs(self.scale))
 
+    def variance(self) -> Float[AnyArray, "... dim"]:
+        r"""Return the diagonal of :math:`\Sigma`."""
+        return self.scale**2
+
     def covariance(self) -> Float[AnyArray, "... dim dim"]:
         r"""Return :math:`\Sigma`."""
         xp = namespace(self.scale)
@@ -143,6 +147,10 @@ class Full:
         sign = xp.where(xp.diagonal(self.factor, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
         return Full(xp.tril(self.factor) * sign[..., None, :])
 
+    def variance(self) -> Float[AnyArray, "... dim"]:
+        r"""Return the diagonal of :math:`\Sigma`."""
+        return (namespace(self.factor).tril(self.factor) ** 2).sum(-1)
+
     def covariance(self) -> Float[AnyArray, "... dim dim"]:
         r"""Return :math:`\Sigma`."""
         xp = namespace(self.factor)
@@ -221,12 +229,15 @@ class LowRank:
 
     def gather(self, slots: Int[AnyArray, " draw"]) -> Diagonal:
         """Return the diagonal of the spread of one component for each draw."""
-        xp = namespace(self.scale)
-        return Diagonal(xp.sqrt(self.scale**2 + (self.factor**2).sum(-1))[slots])
+        return Diagonal(namespace(self.scale).sqrt(self.variance())[slots])
 
     def canonical(self) -> "LowRank":
         """Return the same spread with positive scales."""
         return LowRank(abs(self.scale), self.factor)
+
+    def variance(self) -> Float[AnyArray, "... dim"]:
+        r"""Return the diagonal of :math:`\Sigma`."""
+        return self.scale**2 + (self.factor**2).sum(-1)
 
     def covariance(self) -> Float[AnyArray, "... dim dim"]:
         r"""Return :math:`\Sigma`."""
@@ -263,8 +274,7 @@ class LowRank:
         total = (mass + strength)[:, None, None]
         anchored = prior.scale[..., None] ** 2 * loading + prior.factor @ (xp.swapaxes(prior.factor, -1, -2) @ loading)
         product = (scatter[0] + strength * anchored) / total
-        prior_diagonal = prior.scale**2 + (prior.factor**2).sum(-1)
-        diagonal = (scatter[1] + strength * prior_diagonal) / total[..., 0]
+        diagonal = (scatter[1] + strength * prior.variance()) / total[..., 0]
         identity = xp.eye(self.factor.shape[-1], dtype=self.factor.dtype)
         second = identity - xp.swapaxes(self.factor, -1, -2) @ loading + xp.swapaxes(loading, -1, -2) @ product
         factor = xp.swapaxes(xp.linalg.solve(second, xp.swapaxes(product, -1, -2)), -1, -2)
