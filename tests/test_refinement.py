@@ -225,7 +225,9 @@ def test_start_from_a_pytree_of_draws(getkey):
 def test_start_from_arviz(getkey):
     arviz = pytest.importorskip("arviz")
     generator = np.random.default_rng(0)
-    data = arviz.from_dict({"a": generator.normal(size=(2, 300)), "b": generator.normal(size=(2, 300, 2))})
+    draws = {"a": generator.normal(size=(2, 300)), "b": generator.normal(size=(2, 300, 2))}
+    # From 1.0 on the groups are named inside the dictionary, and a DataTree comes back.
+    data = arviz.from_dict(draws if arviz.__version__.startswith("0.") else {"posterior": draws})
     target = klover.Target(lambda p: -0.5 * (p["a"] ** 2 + jnp.sum(p["b"] ** 2)), {"a": 0.0, "b": jnp.zeros(2)})
     assert_right(klover.refine(getkey(), target, data), 1.5 * LOG_2PI)
 
