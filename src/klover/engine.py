@@ -139,7 +139,7 @@ def take_round(context: Context, state: State) -> None:
     is_settled = drift < LARGEST_DRIFT and (not state.was_hard or _is_steady(state))
     state.is_done = is_hopeless or (could_stop and is_settled)
     is_stale = state.num_stale >= (1 if pareto_k > BAD_PARETO_K else PATIENCE)
-    is_stuck = is_stale and not could_stop and ess_share < GOOD_ESS
+    is_stuck = is_stale and not could_stop and state.best_ess < GOOD_ESS
     if state.stage == POOL and (drift > LARGEST_DRIFT or is_stuck) and context.dim <= MOST_EXPLORED_DIM:
         state.stage = EXPLORE
     if not state.is_done:

@@ -2,7 +2,7 @@ r"""Particles that look for what the proposal misses.
 
 Weights say nothing about a region that was never visited: k̂ and ESS are then perfect. Particles that stand for p stay
 distributed as p when a kernel moves them; if they leave for where the proposal is all but absent, it has missed
-something. Every hard round moves draws of the pool, sends particles on a journey (in turn an excursion to
+something. Every hard round moves draws of the pool, sends particles on two journeys (an excursion to
 :math:`p^\beta` and a return from an inflated mixture), and fits a *frontier* to particles of :math:`p^{1+1/d}` and
 :math:`p^{1-2/d}`, which lie deeper in necks, and further out on ridges, than p itself.
 """
@@ -24,6 +24,8 @@ NUM_PARTICLES = 1024
 NUM_PROBES = 128
 NUM_MOVES = 8
 FRONTIER_MOVES = 8
+NUM_CRAWLS = 3
+CRAWL_LEAPFROGS = 40
 ARCHIVE = 4
 INFLATIONS = (12.0, 4.0)
 INFLATED_DF = 5.0
@@ -123,17 +125,25 @@ def explore(context: Context, state: State, moved: Particles) -> None:
 
 
 def find_frontier(context: Context, state: State, moved: Particles) -> None:
-    """Fit mixtures to particles that are somewhat colder and somewhat hotter than the target."""
+    """Fit mixtures to particles that are somewhat colder and somewhat hotter than the target.
+
+    The cold ones look into necks, where steps must be small, and half of them are replaced every time. The hot ones
+    crawl along ridges: they are kept, and their trajectories are long, because a walk of short ones gets nowhere.
+    """
     kernel = state.mixture if state.frontier is None else join(state.mixture, state.frontier, 0.5)
-    halves = []
-    for which, beta in enumerate((1 + 1 / context.dim, max(1 - 2 / context.dim, FRONTIER_BETA))):
-        begun = moved.take(np.arange(which, len(moved.x), 2))
-        if state.frontier_particles:
-            begun = state.frontier_particles[which].where(np.arange(len(begun.x)) % 2 == 0, begun)
-        halves.append(journeys.move(context.generator, context.evaluator, kernel, begun, Bridge(beta), FRONTIER_MOVES))
-    state.frontier_particles = tuple(halves)
-    cold, hot = (_follow(state.mixture, half) for half in halves)
-    state.frontier = join(cold, hot, 0.5)
+    cold, hot = moved.take(np.arange(0, len(moved.x), 2)), moved.take(np.arange(1, len(moved.x), 2))
+    if state.frontier_particles:
+        row = np.arange(len(cold.x))
+        cold = state.frontier_particles[0].where(row % 2 == 0, cold)
+        hot = state.frontier_particles[1].where(row % 8 > 0, hot)
+    generator, evaluator = context.generator, context.evaluator
+    cold = journeys.move(generator, evaluator, kernel, cold, Bridge(1 + 1 / context.dim), FRONTIER_MOVES)
+    bridge = Bridge(max(1 - 2 / context.dim, FRONTIER_BETA))
+    for _ in range(NUM_CRAWLS):
+        hot = journeys.move(generator, evaluator, kernel, hot, bridge, FRONTIER_MOVES, CRAWL_LEAPFROGS)
+        kernel = _follow(kernel, hot)
+    state.frontier_particles = (cold, hot)
+    state.frontier = join(_follow(state.mixture, cold), _follow(state.mixture, hot), 0.5)
 
 
 def _follow(kernel: Mixture, particles: Particles) -> Mixture:
