@@ -129,3 +129,31 @@ def test_error_in_a_block_comes_through():
 @pytest.mark.parametrize("num", [2, arrays.BLOCK + 1])
 def test_overflow_in_a_block_is_infinite_without_a_warning(num):
     assert np.isinf(np.concatenate(arrays.over_blocks(np.square, np.full(num, 1e200)))).all()
+
+
+def test_the_inverse_of_triangular_matrices_is_that_of_numpy():
+    factor = np.tril(np.random.default_rng(0).normal(size=(3, 5, 5))) + 3 * np.eye(5)
+    np.testing.assert_allclose(arrays.inverse_triangular(jnp.asarray(factor)), np.linalg.inv(factor), rtol=1e-10)
+
+
+def test_the_derivative_of_the_inverse_is_that_of_the_solver():
+    factor = jnp.asarray(np.tril(np.random.default_rng(0).normal(size=(4, 4))) + 3 * np.eye(4))
+    ours = jax.grad(lambda value: jnp.sum(arrays.inverse_triangular(jnp.tril(value)) ** 3))(factor)
+    theirs = jax.grad(lambda value: jnp.sum(jnp.linalg.inv(jnp.tril(value)) ** 3))(factor)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-12)
+
+
+def test_no_batch_of_systems_waits_for_the_pool_that_it_runs_in():
+    def both(matrix, right):
+        return arrays.inverse_triangular(matrix), arrays.solve_positive(matrix @ jnp.swapaxes(matrix, 1, 2), right)
+
+    program = jax.jit(both).lower(jnp.zeros((3, 4, 4)), jnp.zeros((3, 4, 1))).compile()
+    assert "trsm" not in program.as_text()
+
+
+def test_positive_systems_are_solved_as_by_numpy():
+    matrix = np.random.default_rng(0).normal(size=(3, 4, 4))
+    matrix = matrix @ matrix.swapaxes(1, 2) + np.eye(4)
+    right = np.ones((3, 4, 2))
+    found = arrays.solve_positive(jnp.asarray(matrix), jnp.asarray(right))
+    np.testing.assert_allclose(found, arrays.solve_positive(matrix, right), rtol=1e-10)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from klover import Target, escalation, refine
-from klover.escalation import escalate, mean_field
+from klover.escalation import carry, escalate, mean_field
 from klover.evaluation import Evaluator
+from klover.families import Family
 from klover.growth import equal
-from klover.pool import Pool
-from klover.state import Context, State
+from klover.mixture import Mixture
 from klover.status import Status
 
 
@@ -19,41 +19,53 @@ def log_gamma(dim):
     return Target(lambda x: jnp.sum(x - jnp.exp(x)), np.zeros(dim))
 
 
-def context(target, seed=0):
-    return Context(np.random.default_rng(seed), Evaluator(target), 4)
+def begin(key, target):
+    """Fit a mean-field Gaussian to one target."""
+    return jax.tree.map(lambda leaf: leaf[0], mean_field(key[None], jax.tree.map(lambda leaf: leaf[None], target)))
 
 
-def test_mean_field_recovers_an_independent_gaussian():
+def test_mean_field_recovers_an_independent_gaussian(getkey):
     location, scale = np.array([1.0, -2.0, 0.5]), np.array([0.3, 1.0, 2.0])
     target = Target(lambda x: -0.5 * jnp.sum(((x - location) / scale) ** 2), np.zeros(3))
-    mixture = mean_field(context(target))
+    mixture = begin(getkey(), target)
     np.testing.assert_allclose((mixture.components.location[0] - location) / scale, 0.0, atol=0.05)
     np.testing.assert_allclose(mixture.components.spread.scale[0], scale, rtol=0.05)
 
 
-def test_particles_know_the_evidence_and_the_moments():
+def test_particles_know_the_evidence_and_the_moments(getkey):
     dim, told = 30, []
-    here = context(log_gamma(dim))
-    state = State(mean_field(here), mean_field(here), Pool.empty(dim))
-    draws = escalate(here, state, np.asarray(1.5), told.append)
+    evaluator = Evaluator(log_gamma(dim))
+    draws = escalate(getkey(), evaluator, begin(getkey(), evaluator.target), np.asarray(1.5), told.append)
     assert told[-1] == 1.0
-    assert np.all(np.diff(told) > 0)
+    assert np.all(np.diff(np.ravel(told)) >= 0)
     assert abs(float(draws.log_evidence)) < 5 * float(draws.log_evidence_se) + draws.spread**2
     assert draws.num_draws == escalation.KEPT_SWEEPS * escalation.NUM_ISLANDS * escalation.ISLAND_SIZE
     pooled = equal(draws.x, draws.log_p)
     error = np.pi / np.sqrt(6) / np.sqrt(float(draws.ess))
     np.testing.assert_allclose(pooled.weight @ draws.x, -np.euler_gamma, atol=5 * error)
     np.testing.assert_allclose(draws.x.var(), np.pi**2 / 6, rtol=0.1)
-    np.testing.assert_allclose(draws.log_p, here.evaluator.values(draws.x), rtol=1e-10)
+    np.testing.assert_allclose(draws.log_p, evaluator.values(draws.x), rtol=1e-10)
     assert float(draws.pareto_k) == 1.5
 
 
-def test_the_better_beginning_is_taken():
-    here = context(log_gamma(5))
-    good, told = mean_field(here), []
-    escalate(here, State(good, good, Pool.empty(5)), np.asarray(1.0), told.append)
+def test_the_better_beginning_is_taken(getkey):
+    evaluator, told = Evaluator(log_gamma(5)), []
+    far = Mixture.of(Family("normal", "diagonal").components(jnp.full((1, 5), 20.0), jnp.full((1, 5), 1e-4)))
+    escalate(getkey(), evaluator, far, np.asarray(1.0), told.append)
     # From a good beginning in five dimensions a step or two are enough.
-    assert len(told) <= 2
+    assert len(told) <= escalation.NUM_SWEEPS + 1
+
+
+def test_a_batch_is_carried_as_each_of_its_targets_alone(getkey):
+    target = log_gamma(3)
+    keys = jax.random.split(getkey(), 2)
+    batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), target)
+    together, _ = carry(keys, batch, mean_field(keys, batch), lambda num: None, lambda beta: None)
+    for which in range(2):
+        one = keys[which : which + 1]
+        single = jax.tree.map(lambda leaf: leaf[:1], batch)
+        alone, _ = carry(one, single, mean_field(one, single), lambda num: None, lambda beta: None)
+        np.testing.assert_allclose(together.log_evidence[which], alone.log_evidence[0], rtol=1e-6)
 
 
 def test_refine_escalates_where_weights_cannot_work(getkey):

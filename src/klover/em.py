@@ -20,7 +20,7 @@ import math
 
 import jax
 
-from klover.arrays import digamma, iterate, logsumexp, namespace, over_blocks
+from klover.arrays import digamma, iterate, logsumexp, namespace, over_blocks, solve_positive
 from klover.families import Components
 from klover.importance import effective_sample_size
 from klover.mixture import Mixture
@@ -78,8 +78,8 @@ def objective(
     log_density = responsibilities(mixture, sample)[2]
     likelihood = xp.sum(xp.where(sample.weight > 0, sample.weight * xp.maximum(log_density, -1e300), 0.0))
     spread = mixture.components.spread
-    precision = xp.linalg.inv(spread.covariance())
-    trace = xp.einsum("kij,kji->k", precision, prior.covariance())
+    precision_times_prior = solve_positive(spread.covariance(), prior.covariance())
+    trace = xp.einsum("kii->k", precision_times_prior)
     used = mixture.log_weights > -xp.inf
     return likelihood - 0.5 * strength * xp.sum(xp.where(used, 2 * spread.log_scale() + trace, 0.0))
 

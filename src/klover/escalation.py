@@ -2,9 +2,9 @@ r"""Escalation: where importance sampling cannot work, particles carry an approx
 
 In hundreds of dimensions the weights of any fitted mixture rest on a handful of draws. Sequential Monte Carlo along
 :math:`p^\beta q^{1-\beta}` needs no such luck: every step changes the density so little that half of the particles stay
-effective, and Hamiltonian moves bring them to it. It begins from the better (by the evidence lower bound) of the fitted
-mixture and a mean-field Gaussian, and runs on independent islands (:mod:`klover.islands`), which share the temperatures
-and the metric alone.
+effective, and Hamiltonian moves bring them to it (:mod:`klover.tempering`). It begins from the better (by the evidence
+lower bound) of the fitted mixture and a mean-field Gaussian, and runs on independent islands (:mod:`klover.islands`),
+which share the temperatures and the metric alone.
 
 Few particles on long trajectories do better than many on short ones. On the paper's neural network (Boston, split 1,
 d = 753) with about 1.2 to 1.8 million gradients, two seeds each, the test log-likelihood was -2.30 with 512 particles
@@ -16,17 +16,19 @@ whether the particles still climbed in the last sweeps at p itself.
 
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from klover import particles as journeys
+from klover import tempering
 from klover.arrays import logsumexp
-from klover.beginning import mixture_of
-from klover.growth import equal, fit
+from klover.evaluation import Evaluator
+from klover.families import Family
 from klover.islands import ParticleDraws
 from klover.mixture import Mixture
-from klover.particles import Bridge, Particles, place, stride, systematic
-from klover.state import Context, State
-from klover.typing import AnyArray, Float
+from klover.target import Target
+from klover.tempering import Swarm
+from klover.typing import AnyArray, Float, Int, Key
 
 NUM_ISLANDS = 4
 ISLAND_SIZE = 32
@@ -34,112 +36,116 @@ TRAJECTORY = 8.0
 FEWEST_LEAPFROGS, MOST_LEAPFROGS = 10, 250
 NUM_SWEEPS = 24
 KEPT_SWEEPS = 12
-NUM_STEPS = 1500
-BATCH = 32
-LEARNING_RATE = 0.02
-FIRST_SCALE = 0.1
-MOMENTS = (0.9, 0.99)
-NORMAL_DF = 200.0
+
+Keys = Key[jax.Array, " target"]
+Charge = Callable[[Int[np.ndarray, " target"]], None]
+Tell = Callable[[Float[np.ndarray, " target"]], None]
+
+_mean_field = jax.jit(jax.vmap(tempering.mean_field))
+_release = jax.jit(jax.vmap(tempering.release, in_axes=(0, 0, 0, None, None)), static_argnums=(3, 4))
+_advance = jax.jit(jax.vmap(tempering.advance))
 
 
-def mean_field(context: Context) -> Mixture:
-    r"""Fit one Gaussian with a diagonal covariance by the reverse KL: Adam on location and log scale.
-
-    The gradient comes from :math:`\theta=\mu+s\epsilon` (Kingma & Welling 2014); steps shrink to zero along a cosine.
-    """
-    generator, dim = context.generator, context.dim
-    start = np.asarray(context.evaluator.target.start, float)
-    now = np.stack([start + FIRST_SCALE * generator.standard_normal(dim), np.full(dim, np.log(FIRST_SCALE))])
-    first, second = np.zeros_like(now), np.zeros_like(now)
-    for step in range(1, NUM_STEPS + 1):
-        scale = np.exp(now[1])
-        noise = generator.standard_normal((BATCH, dim))
-        _, slope = context.evaluator.values_and_gradients(now[0] + scale * noise)
-        gradient = np.stack([slope.mean(0), (slope * noise).mean(0) * scale + 1.0])
-        first = MOMENTS[0] * first + (1 - MOMENTS[0]) * gradient
-        second = MOMENTS[1] * second + (1 - MOMENTS[1]) * gradient**2
-        unbiased = first / (1 - MOMENTS[0] ** step), second / (1 - MOMENTS[1] ** step)
-        rate = LEARNING_RATE * 0.5 * (1 + np.cos(np.pi * step / NUM_STEPS))
-        now = now + rate * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
-    return mixture_of(context.family, now[:1], np.exp(2 * now[1:]), np.array([NORMAL_DF]), np.ones(1))
-
-
-def _lower_bound(context: Context, mixture: Mixture) -> float:
-    """Estimate the evidence lower bound E_q[log p - log q]; draws outside the support make it -inf."""
-    x = mixture.draw(context.generator, ISLAND_SIZE)
-    return float(np.mean(context.evaluator.values(x) - mixture.log_prob(x)))
-
-
-def _temper(
-    context: Context, begin: Mixture, particles: Particles, tell: Callable[[float], None]
-) -> tuple[Particles, Mixture, np.ndarray]:
-    """Carry all islands to the target; return particles, the last kernel, and each island's log evidence."""
-    kernel, beta, log_evidence = begin, 0.0, np.zeros(NUM_ISLANDS)
-    while beta < 1:
-        log_ratio = np.where(np.isfinite(particles.log_p), particles.log_p - begin.log_prob(particles.x), -np.inf)
-        islands = log_ratio.reshape(NUM_ISLANDS, ISLAND_SIZE)
-        part = min(stride((1 - beta) * island) for island in islands)
-        following = 1.0 if part == 1 else beta + part * (1 - beta)
-        change = (following - beta) * islands
-        log_evidence += logsumexp(change, axis=1) - np.log(ISLAND_SIZE)
-        weights = np.exp(change - change.max(1, keepdims=True))
-        chosen = [
-            ISLAND_SIZE * which + systematic(context.generator, weight, ISLAND_SIZE)
-            for which, weight in enumerate(weights)
-        ]
-        beta = following
-        particles = _sweep(context, kernel, particles.take(np.concatenate(chosen)), Bridge(beta, begin))
-        kernel = fit(kernel, equal(particles.x, particles.log_p), num_steps=1)
-        tell(beta)
-    return particles, kernel, log_evidence
-
-
-def _sweep(context: Context, kernel: Mixture, particles: Particles, bridge: Bridge) -> Particles:
-    """Move each particle once, along a trajectory of the same length in the kernel's metric whatever the step."""
-    num_leapfrogs = int(np.clip(TRAJECTORY / particles.step, FEWEST_LEAPFROGS, MOST_LEAPFROGS))
-    return journeys.move(
-        context.generator, context.evaluator, kernel, particles, bridge, 1, num_leapfrogs, are_some_small=False
+def mean_field(keys: Keys, targets: Target) -> Mixture:
+    """Fit a Gaussian with a diagonal covariance to each target by the reverse KL."""
+    location, scale = _mean_field(keys, targets)
+    return jax.vmap(lambda mean, sd: Mixture.of(Family("normal", "diagonal").components(mean[None], sd[None] ** 2)))(
+        location, scale
     )
 
 
+def carry(keys: Keys, targets: Target, begins: Mixture, charge: Charge, tell: Tell) -> tuple[Swarm, list[Swarm]]:
+    """Carry particles from an approximation of each target to the target itself.
+
+    Parameters
+    ----------
+    keys, targets, begins
+        All with one axis in front: a key, a target and an approximation for each problem.
+    charge
+        Called with the evaluations that each problem is about to make.
+    tell
+        Called with the temperatures that have been reached.
+
+    Returns
+    -------
+    The particles on arriving at the target, and those after each sweep there.
+    """
+    charge(np.full(len(keys), NUM_ISLANDS * ISLAND_SIZE))
+    swarm = _release(_fold(keys, 0), targets, begins, NUM_ISLANDS, ISLAND_SIZE)
+    turn, arrived, sweeps = 0, None, []
+    while len(sweeps) < NUM_SWEEPS:
+        turn += 1
+        # Trajectories have the same length in the particles' own scales, whatever the step.
+        num_leapfrogs = np.clip(TRAJECTORY / np.asarray(swarm.step), FEWEST_LEAPFROGS, MOST_LEAPFROGS).astype(int)
+        charge(NUM_ISLANDS * ISLAND_SIZE * (num_leapfrogs + 1))
+        swarm = _advance(_fold(keys, turn), targets, begins, swarm, jnp.asarray(num_leapfrogs))
+        if np.all(np.asarray(swarm.beta) == 1):
+            arrived = arrived or swarm
+            sweeps.append(swarm)
+        tell(np.asarray(swarm.beta))
+    assert arrived is not None
+    return arrived, sweeps
+
+
+def _fold(keys: Keys, number: int) -> Keys:
+    return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
+
+
 def escalate(
-    context: Context, state: State, pareto_k: Float[AnyArray, ""], tell: Callable[[float], None]
+    key: Key[jax.Array, ""], evaluator: Evaluator, mixture: Mixture, pareto_k: Float[AnyArray, ""], tell: Tell
 ) -> ParticleDraws:
     """Carry particles from the best beginning to the target, and keep the last sweeps there.
 
     Parameters
     ----------
-    context, state
+    key
+        A typed key.
+    evaluator
         Of the refinement whose importance draws were refused.
+    mixture
+        The fitted mixture.
     pareto_k
         Tail index of those draws.
     tell
         Called with every temperature.
     """
-    evaluator, num = context.evaluator, NUM_ISLANDS * ISLAND_SIZE
-    num_nan, num_infinite = evaluator.num_nan, evaluator.num_infinite
-    begin = max(state.mixture, mean_field(context), key=lambda mixture: _lower_bound(context, mixture))
-    particles = place(evaluator, begin.draw(context.generator, num))
-    particles, kernel, log_evidence = _temper(context, begin, particles, tell)
-    sweeps = []
-    for _ in range(NUM_SWEEPS):
-        particles = _sweep(context, kernel, particles, Bridge())
-        sweeps.append(particles)
-    before, after = sweeps[0].log_p, sweeps[-1].log_p
-    drift = abs(after.mean() - before.mean()) / np.sqrt((after.var() + before.var()) / num)
+    key_field, key_bound, key_carry = jax.random.split(key, 3)
+    targets = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], evaluator.target)
+    evaluator.charge(tempering.NUM_STEPS * tempering.BATCH)
+    field = mean_field(key_field[None], targets)
+    fitted = jax.tree.map(lambda leaf: jnp.asarray(leaf, evaluator.target.start.dtype)[None], mixture)
+    begins = max(fitted, field, key=lambda begin: _lower_bound(key_bound, evaluator, begin))
+    arrived, sweeps = carry(key_carry[None], targets, begins, lambda num: evaluator.charge(int(num[0])), tell)
+    return as_draws(evaluator.target, arrived, sweeps, 0, pareto_k)
+
+
+def _lower_bound(key: Key[jax.Array, ""], evaluator: Evaluator, begin: Mixture) -> float:
+    """Estimate the evidence lower bound E_q[log p - log q]; draws outside the support make it -inf."""
+    one = jax.tree.map(lambda leaf: leaf[0], begin)
+    x = one.sample(key, ISLAND_SIZE)
+    return float(np.mean(evaluator.values(np.asarray(x)) - np.asarray(one.log_prob(x))))
+
+
+def as_draws(
+    target: Target, arrived: Swarm, sweeps: list[Swarm], which: int, pareto_k: Float[AnyArray, ""]
+) -> ParticleDraws:
+    """Keep the last sweeps of one problem, and measure whether particles still climbed."""
+    log_evidence = np.asarray(arrived.log_evidence[which], float)
+    before, after = (np.asarray(sweeps[place].log_p[which]) for place in (0, -1))
+    drift = abs(after.mean() - before.mean()) / np.sqrt((after.var() + before.var()) / after.size)
     kept = sweeps[-KEPT_SWEEPS:]
     # Ordered by island, so that the scatter of islands can be read off.
-    x = np.stack([sweep.x.reshape(NUM_ISLANDS, ISLAND_SIZE, -1) for sweep in kept], 1).reshape(-1, context.dim)
-    log_p = np.stack([sweep.log_p.reshape(NUM_ISLANDS, ISLAND_SIZE) for sweep in kept], 1).ravel()
+    x = np.stack([np.asarray(swarm.x[which]) for swarm in kept], 1).reshape(-1, target.dim)
+    log_p = np.stack([np.asarray(swarm.log_p[which]) for swarm in kept], 1).ravel()
     return ParticleDraws(
         x,
         log_p,
         log_p - (logsumexp(log_evidence) - np.log(NUM_ISLANDS)),
         np.full(len(log_p), -np.log(len(log_p))),
         pareto_k,
-        np.asarray(evaluator.num_nan - num_nan),
-        np.asarray(evaluator.num_infinite - num_infinite),
-        evaluator.target,
+        np.asarray(sweeps[-1].num_nan[which]),
+        np.asarray(0),
+        target,
         log_evidence,
         np.asarray(drift),
     )

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 
-from klover.target import Target
+from klover.target import LARGEST_INTERMEDIATE, Target
 from klover.typing import Float
 from klover.validation import check_count
 
 GRADIENT_BLOCKS = (32, 512)
 VALUE_BLOCK = 1024
-LARGEST_INTERMEDIATE = 2**24
-"""Numbers that the largest intermediate array of a block may hold: 128 MiB in float64."""
 
 COUNTS = ("num_evaluations", "num_nan", "num_infinite", "num_raised", "seconds")
 
@@ -143,9 +141,13 @@ class Evaluator:
         elif self._budget is not None and self.num_evaluations + num > self._budget - self._reserve:
             raise BudgetExhausted
 
+    def charge(self, num: int) -> None:
+        """Count evaluations that are about to be made elsewhere, if the budget allows them."""
+        self._check_budget(num)
+        self.num_evaluations += num
+
     def _run(self, program: Callable, x: np.ndarray, blocks: tuple[int, ...], num_results: int) -> list[np.ndarray]:
-        self._check_budget(len(x))
-        self.num_evaluations += len(x)
+        self.charge(len(x))
         began = time.perf_counter()
         x = np.asarray(x, self.target.start.dtype)
         # Many points go in large blocks; few do not wait for a large block's compilation.

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from klover.typing import AnyArray, Bool, Float, Key, PyTree, record
 
 Params = dict[str, PyTree]
+Rate = float | Float[AnyArray, ""]
+"""A learning rate, or a traced one where many are tried at once."""
 
 
 @record
@@ -22,7 +24,7 @@ def minimise(
     key: Key[jax.Array, ""],
     loss: Callable[[Key[jax.Array, ""], Params], Float[AnyArray, ""]],
     params: Params,
-    learning_rates: dict[str, float],
+    learning_rates: dict[str, Rate],
     num_steps: int,
     *,
     is_stochastic: bool,
@@ -72,5 +74,5 @@ def minimise(
     return (last if is_stochastic else best), Descent(values, has_failed)
 
 
-def _move(params: PyTree, updates: PyTree, rate: float) -> PyTree:
+def _move(params: PyTree, updates: PyTree, rate: Rate) -> PyTree:
     return jax.tree.map(lambda leaf, update: leaf + rate * update, params, updates)

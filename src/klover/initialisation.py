@@ -23,6 +23,7 @@ import numpy as np
 
 from klover import resampling
 from klover.families import Components, Family
+from klover.gradient import Rate
 from klover.importance import normalise
 from klover.mixture import Mixture
 from klover.target import Target
@@ -41,7 +42,7 @@ GAMMAS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9)
 def ascent(
     log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]],
     start: Float[AnyArray, " dim"],
-    learning_rate: float,
+    learning_rate: Rate,
     num_steps: int = ASCENT_STEPS,
 ) -> Float[AnyArray, " dim"]:
     """Climb by Adam, one point and one gradient a step; steps that are not finite are not taken."""

@@ -125,7 +125,9 @@ def refine(
         verdict = _judge(context, state, proposal, draws, cause)
     if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and target.dim > MOST_EXPLORED_DIM:
         with contextlib.suppress(BudgetExhausted, KeyboardInterrupt):
-            draws = escalate(context, state, draws.pareto_k, _teller(progress, evaluator))
+            draws = escalate(
+                jax.random.fold_in(key, 1), evaluator, state.mixture, draws.pareto_k, _teller(progress, evaluator)
+            )
             verdict = judge_particles(draws)
     history = {
         field.name: np.asarray([getattr(info, field.name) for info in state.history])
@@ -188,11 +190,11 @@ def _reporter(callback: Callable[[RoundInfo], None] | None, progress: bool | Non
     return report
 
 
-def _teller(progress: bool | None, evaluator: Evaluator) -> Callable[[float], None]:
-    def tell(beta: float) -> None:
+def _teller(progress: bool | None, evaluator: Evaluator) -> Callable[[np.ndarray], None]:
+    def tell(beta: np.ndarray) -> None:
         if progress or (progress is None and sys.stderr.isatty()):
             print(
-                f"particles at temperature {beta:6.1%}  {evaluator.num_evaluations} evaluations  "
+                f"particles at temperature {beta[0]:6.1%}  {evaluator.num_evaluations} evaluations  "
                 f"{evaluator.elapsed:.1f} s",
                 file=sys.stderr,
             )

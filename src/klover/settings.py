@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from klover.families import Family
+from klover.gradient import Rate
 from klover.initialisation import NEWCOMERS
 from klover.sources import SOURCES
 from klover.validation import check_choice, check_count, check_positive
@@ -71,9 +72,9 @@ class Settings:
     num_steps: int | None = None
     num_draws: int = 2000
     num_draws_per_step: int = 100
-    learning_rate_location: float = 0.01
-    learning_rate_scale: float = 0.01
-    initial_scale: float = 0.01
+    learning_rate_location: Rate = 0.01
+    learning_rate_scale: Rate = 0.01
+    initial_scale: Rate = 0.01
     log_epsilon: float | None = None
     prior: float = 1.0
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from klover.arrays import inverse_triangular, namespace, whitened_squares
+from klover.arrays import inverse_triangular, namespace, solve_positive, whitened_squares
 from klover.typing import AnyArray, Float, Int, record
 
 
@@ -277,7 +277,7 @@ class LowRank:
         diagonal = (scatter[1] + strength * prior.variance()) / total[..., 0]
         identity = xp.eye(self.factor.shape[-1], dtype=self.factor.dtype)
         second = identity - xp.swapaxes(self.factor, -1, -2) @ loading + xp.swapaxes(loading, -1, -2) @ product
-        factor = xp.swapaxes(xp.linalg.solve(second, xp.swapaxes(product, -1, -2)), -1, -2)
+        factor = xp.swapaxes(solve_positive(second, xp.swapaxes(product, -1, -2)), -1, -2)
         variance = diagonal - (factor * product).sum(-1)
         return LowRank(xp.sqrt(xp.maximum(variance, 1e-12 * diagonal)), factor)
 

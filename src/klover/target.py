@@ -21,6 +21,9 @@ from klover.validation import check_count, check_finite, check_key, check_points
 FLOAT32_LIMIT = 1e3
 """Beyond this size of log p, float32 leaves fewer than four digits after the point."""
 
+LARGEST_INTERMEDIATE = 2**24
+"""Numbers that the largest array of one evaluation may hold: 128 MiB in float64."""
+
 
 @dataclasses.dataclass(frozen=True)
 class _Program:
@@ -185,8 +188,13 @@ class TargetCheck:
 def evaluate(
     target: Target, x: Float[AnyArray, "draw dim"]
 ) -> tuple[Float[jax.Array, " draw"], Int[jax.Array, ""], Int[jax.Array, ""]]:
-    """Log density with every invalid value (NaN, +inf) replaced by -inf, and the counts of NaN and of +inf."""
-    value = target.log_prob(x)
+    """Log density with every invalid value (NaN, +inf) replaced by -inf, and the counts of NaN and of +inf.
+
+    Where all points at once would take too much memory, they are taken in blocks.
+    """
+    block = max(LARGEST_INTERMEDIATE // target.largest_intermediate, 1)
+    is_large = x.shape[0] > block
+    value = jax.lax.map(target.log_prob, jnp.asarray(x), batch_size=block) if is_large else target.log_prob(x)
     is_nan, is_positive = jnp.isnan(value), value == jnp.inf
     return jnp.where(is_nan | is_positive, -jnp.inf, value), jnp.sum(is_nan), jnp.sum(is_positive)
 

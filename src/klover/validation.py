@@ -37,6 +37,8 @@ def check_count(name: str, value: Any, minimum: int, remedy: str = "") -> int:
 
 def check_positive(name: str, value: Any, remedy: str = "") -> None:
     """Refuse anything but one finite number above zero."""
+    if isinstance(value, Tracer):
+        return  # under jit or vmap there is no value to look at
     if not (isinstance(value, numbers.Real) and 0 < float(value) < float("inf")):
         raise ValueError(f"{name} must be one finite number above 0, but {value!r} came. {remedy}".rstrip())
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from klover.arrays import iterate, logsumexp, namespace
+from klover.arrays import iterate, logsumexp, namespace, solve_positive
 from klover.typing import AnyArray, Float
 from klover.validation import check_choice
 
@@ -170,7 +170,7 @@ def _newton(weights: Weights, density: PerComponent, weight: PerDraw, num_steps:
         # Two components may be the same: this keeps the system regular, and does not move the solution.
         ridge = 100 * eps * xp.trace(hessian)
         hessian = hessian + identity * xp.where(used, dual / now + ridge, 1.0)[:, None]
-        move = xp.linalg.solve(hessian, right[:, None])[:, 0]
+        move = solve_positive(hessian, right[:, None])[:, 0]
         dual_move = barrier / now - dual - dual / now * move
         longest = xp.minimum(_longest(now, move), _longest(dual, dual_move))
         return now + longest * move, dual + longest * dual_move

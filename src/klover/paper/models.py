@@ -1,9 +1,11 @@
-r"""The paper's regressions as targets.
+r"""The paper's regressions as targets: linear with a Gaussian or a heavy-tailed prior, and a neural network.
 
-Both have likelihood :math:`y\sim\mathrm N(Xw,1/\tau)` with an intercept among the weights w, and
+All have likelihood :math:`y\sim\mathrm N(\phi(x,w),1/\tau)` with an intercept among the weights w, and
 :math:`\tau\sim\mathrm{Gamma}(1,0.1)` (rate). Precisions are fitted on the log scale; the Jacobian of the logarithm is
 part of the log density. Features and target are standardised.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from klover.typing import AnyArray, Float
 
 GAMMA_SHAPE, GAMMA_RATE = 1.0, 0.1
 PRIOR_DF = 2.0
+NUM_HIDDEN = 50
 
 
 def design(features: np.ndarray) -> np.ndarray:
@@ -32,15 +35,31 @@ def _log_gamma_prior(log_value: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
     return np.log(GAMMA_RATE) + GAMMA_SHAPE * log_value - GAMMA_RATE * jnp.exp(log_value)
 
 
-def _log_likelihood(
-    weights: Float[AnyArray, " weight"],
-    log_tau: Float[AnyArray, ""],
-    inputs: Float[AnyArray, "row weight"],
-    outputs: Float[AnyArray, " row"],
-) -> Float[AnyArray, ""]:
-    residual = outputs - inputs @ weights
-    size = outputs.shape[0]
-    return 0.5 * size * (log_tau - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_tau) * residual @ residual
+@dataclasses.dataclass(frozen=True)
+class _LeastSquares:
+    r"""All that a linear likelihood needs of the data: :math:`\|y-Xw\|^2=\|y-X\hat w\|^2+\|X(w-\hat w)\|^2`.
+
+    An evaluation then costs as much as the weights are many, not as the rows are.
+    """
+
+    root: Float[AnyArray, "weight weight"]
+    best: Float[AnyArray, " weight"]
+    smallest: Float[AnyArray, ""]
+    num_rows: int
+
+    @classmethod
+    def of(cls, split: Split) -> "_LeastSquares":
+        """Fit by least squares; the root is R of X = QR."""
+        inputs, outputs = design(split.train_features), split.train_target
+        best = np.linalg.lstsq(inputs, outputs, rcond=None)[0]
+        root = np.linalg.qr(inputs, mode="r")
+        smallest = np.sum((outputs - inputs @ best) ** 2)
+        return cls(jnp.asarray(root), jnp.asarray(best), jnp.asarray(smallest), len(outputs))
+
+    def log_likelihood(self, weights: Float[AnyArray, " weight"], log_tau: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+        """Log likelihood of the weights and the log precision."""
+        square = self.smallest + jnp.sum((self.root @ (weights - self.best)) ** 2)
+        return 0.5 * self.num_rows * (log_tau - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_tau) * square
 
 
 def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Target:
@@ -53,14 +72,14 @@ def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Tar
     names
         Names of the features, for tables.
     """
-    inputs, outputs = jnp.asarray(design(split.train_features)), jnp.asarray(split.train_target)
-    num_weights = inputs.shape[1]
+    data = _LeastSquares.of(split)
+    num_weights = data.best.shape[0]
 
     def logdensity(position):
         weights, log_alpha, log_tau = position["w"], position["log_alpha"], position["log_tau"]
         log_prior = 0.5 * num_weights * (log_alpha - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_alpha) * weights @ weights
         hyper = _log_gamma_prior(log_alpha) + _log_gamma_prior(log_tau)
-        return _log_likelihood(weights, log_tau, inputs, outputs) + log_prior + hyper
+        return data.log_likelihood(weights, log_tau) + log_prior + hyper
 
     def constrain(position):
         return {
@@ -73,7 +92,7 @@ def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Tar
     return Target(logdensity, example, constrain=constrain, names=_names(("alpha", "tau"), names))
 
 
-def neural_network(split: Split, num_hidden: int = 50) -> Target:
+def neural_network(split: Split, num_hidden: int | None = None) -> Target:
     r"""One hidden layer of ReLU units, :math:`y\sim\mathrm N(v^\top\mathrm{relu}(Ux+a)+b,1/\tau)`; prior as above.
 
     All weights and biases are :math:`\mathrm N(0,1/\alpha)`; d = 50 (features + 2) + 3, 753 for Boston.
@@ -83,8 +102,9 @@ def neural_network(split: Split, num_hidden: int = 50) -> Target:
     split
         Training data, standardised.
     num_hidden
-        Number of hidden units.
+        Number of hidden units, 50 if None.
     """
+    num_hidden = num_hidden or NUM_HIDDEN
     inputs, outputs = jnp.asarray(design(split.train_features)), jnp.asarray(split.train_target)
     num_weights = num_hidden * (inputs.shape[1] + 1) + 1
 
@@ -109,7 +129,22 @@ def neural_network(split: Split, num_hidden: int = 50) -> Target:
 def predict(position: dict[str, AnyArray], inputs: Float[AnyArray, "row input"]) -> Float[AnyArray, " row"]:
     """Output of the network; ``inputs`` come from :func:`design`, and the last number of ``output`` is the bias."""
     output = position["output"]
-    return jax.nn.relu(inputs @ position["hidden"]) @ output[:-1] + output[-1]
+    # As a sum, which is fused with the ReLU: the hidden layer is then read once, and memory is what limits this.
+    return jnp.sum(jax.nn.relu(inputs @ position["hidden"]) * output[:-1], axis=1) + output[-1]
+
+
+def predictive_log_density(
+    position: dict[str, AnyArray],
+    features: Float[AnyArray, "row feature"],
+    outputs: Float[AnyArray, " row"],
+    target_scale: Float[AnyArray, ""],
+) -> Float[AnyArray, " row"]:
+    r"""Log density :math:`\log p(y\mid x,\theta)` of each row in original units, at one position of any model."""
+    inputs = jnp.column_stack([features, jnp.ones(features.shape[0], features.dtype)])
+    mean = inputs @ position["w"] if "w" in position else predict(position, inputs)
+    log_tau = position["log_tau"]
+    square = jnp.exp(log_tau) * (outputs - mean) ** 2
+    return 0.5 * (log_tau - np.log(2 * np.pi) - square) - jnp.log(target_scale)
 
 
 def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None, prior_seed: int = 0) -> Target:
@@ -124,8 +159,8 @@ def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None, 
     prior_seed
         Seed of A.
     """
-    inputs, outputs = jnp.asarray(design(split.train_features)), jnp.asarray(split.train_target)
-    num_weights = inputs.shape[1]
+    data = _LeastSquares.of(split)
+    num_weights = data.best.shape[0]
     factor = prior_factor(num_weights, prior_seed)
     whitener = jnp.asarray(np.linalg.inv(factor).T)
     constant = (
@@ -139,7 +174,7 @@ def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None, 
         weights, log_tau = position["w"], position["log_tau"]
         distance = jnp.sum((whitener @ weights) ** 2)
         log_prior = constant - 0.5 * (PRIOR_DF + num_weights) * jnp.log1p(distance / PRIOR_DF)
-        return _log_likelihood(weights, log_tau, inputs, outputs) + log_prior + _log_gamma_prior(log_tau)
+        return data.log_likelihood(weights, log_tau) + log_prior + _log_gamma_prior(log_tau)
 
     def constrain(position):
         return {"tau": jnp.exp(position["log_tau"]), "w": position["w"]}
@@ -150,3 +185,7 @@ def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None, 
 
 def _names(precisions: tuple[str, ...], features: tuple[str, ...] | None) -> tuple[str, ...] | None:
     return None if features is None else (*precisions, *features, "intercept")
+
+
+MODELS = {"blr": linear_regression, "bnn": neural_network, "heavy": heavy_tailed_regression}
+"""The model of each of the paper's tables."""

@@ -1,57 +1,13 @@
-"""The command line: ``klover demo``, ``klover bench suite``."""
+"""``klover demo``: a regression on data that ships with the package, by the reverse and by the forward KL."""
 
-import argparse
-import os
 import sys
 import time
 from pathlib import Path
 
-import klover
+from klover.cli.environment import set_up_jax
 
 DEMO_DATASET, DEMO_SPLIT = "boston", 1
 DEMO_PAIR = ("RAD", "TAX")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command that the arguments name."""
-    parser = argparse.ArgumentParser(
-        prog="klover", description="Cover the posterior, then correct it: right or refused."
-    )
-    parser.add_argument("--version", action="version", version=f"klover {klover.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("demo", help="fit a regression on data that ships with the package")
-    demo.add_argument("--out", type=Path, default=Path("klover-demo"), help="folder for the figure and the table")
-    demo.add_argument("--seed", type=int, default=0, help="seed of the fits")
-    bench = commands.add_parser("bench", help="measure klover on its benchmarks (in a clone of the repository)")
-    suites = bench.add_subparsers(dest="suite", required=True)
-    suite = suites.add_parser("suite", help="refine every target of the suite, every seed reported", add_help=False)
-    suite.add_argument("rest", nargs=argparse.REMAINDER, help="--targets, --seeds, --out; see --help")
-    options = parser.parse_args(arguments)
-    if options.command == "bench":
-        return run_suite(options.rest)
-    return run_demo(options.out, options.seed)
-
-
-def run_suite(arguments: list[str]) -> int:
-    """Run the script that measures the suite; it is a part of the repository, not of the installed package."""
-    import subprocess
-
-    script = Path(klover.__file__).parents[2] / "benchmarks" / "suite.py"
-    if not script.exists():
-        print(f"{script} is missing: the suite is in the repository, so clone it and install klover from there.")
-        return 1
-    return subprocess.run([sys.executable, str(script), *arguments], check=False).returncode
-
-
-def set_up_jax() -> None:
-    """Switch on float64 and the persistent compilation cache, so that a second run starts at once."""
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-        jax.config.update("jax_compilation_cache_dir", str(home / "klover" / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def run_demo(out: Path, seed: int) -> int:

@@ -1,0 +1,195 @@
+"""``klover paper``: the paper's tables and figures, one command each."""
+
+import argparse
+import functools
+import os
+import sys
+from pathlib import Path
+
+from klover.cli.environment import set_up_jax
+from klover.validation import check_choice, check_count
+
+FIGURES = ("kl-comparison", "cauchy-boosting", "cauchy-logpdf", "gmm20-residual", "gmm20-moments")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the sub-commands and their options."""
+    commands = parser.add_subparsers(dest="paper_command", required=True)
+    commands.add_parser("list", help="list tables, figures, methods and data sets")
+    table = commands.add_parser("table", help="compute a table")
+    table.add_argument("name", help="blr, bnn, heavy, one of them with -noIS, failure-modes, wall-clock")
+    figure = commands.add_parser("figure", help="draw a figure")
+    figure.add_argument("name", help=", ".join(FIGURES))
+    everything = commands.add_parser("all", help="compute all tables, draw all figures, write the page")
+    page = commands.add_parser("report", help="write one page of everything that the folder holds")
+    for each in (table, figure, everything, page):
+        each.add_argument("--out", type=Path, default=Path("klover-paper"), help="folder of the results")
+    for each in (table, everything):
+        each.add_argument("--splits", type=int, default=20, help="number of train-test splits (20)")
+        each.add_argument("--methods", help="methods, separated by commas (all)")
+        each.add_argument("--datasets", help="data sets, separated by commas (all)")
+        each.add_argument("--jobs", type=int, help="processes side by side (the cores of a CPU; 1 on a GPU)")
+        each.add_argument("--resume", action="store_true", help="go on with the results that the folder holds")
+        tuned = each.add_mutually_exclusive_group()
+        tuned.add_argument("--tuned", action="store_true", help="use the choices that were tuned before (the default)")
+        tuned.add_argument("--tune", action="store_true", help="tune by the paper's grid first, on validation data")
+    for each in (table, figure, everything):
+        each.add_argument("--seed", type=int, default=0, help="seed of all fits (0)")
+        each.add_argument("--device", choices=("cpu", "gpu"), help="where to compute (what JAX finds)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a sub-command; 0 when it went well, 2 on bad input."""
+    try:
+        return {"list": _list, "table": _table, "figure": _figure, "all": _all, "report": _report}[
+            options.paper_command
+        ](options)
+    except (ValueError, OSError) as error:
+        notes = " ".join(getattr(error, "__notes__", ()))
+        print(f"klover paper: {error} {notes}".rstrip(), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nInterrupted; what was finished is kept. Go on with --resume.", file=sys.stderr)
+        return 130
+
+
+def _list(options: argparse.Namespace) -> int:
+    from klover.paper import experiments, methods
+    from klover.paper.datasets import DATASETS
+
+    names = {"tables": experiments.TABLES, "figures": FIGURES, "methods": methods.METHODS, "data sets": DATASETS}
+    for title, values in names.items():
+        print(f"{title:<10} {' '.join(values)}")
+    return 0
+
+
+def _table(options: argparse.Namespace) -> int:
+    from klover.paper import experiments
+
+    check_choice("the table", options.name, experiments.TABLES)
+    _compute(options, [options.name])
+    return 0
+
+
+def _figure(options: argparse.Namespace) -> int:
+    from klover.paper import figures
+
+    check_choice("the figure", options.name, FIGURES)
+    set_up_jax(options.device)
+    _show(figures.draw(options.name, options.out / "figures", options.seed))
+    return 0
+
+
+def _all(options: argparse.Namespace) -> int:
+    from klover.paper import experiments, figures
+
+    # Figures take as long as a table: they are drawn meanwhile.
+    with experiments.pool(1, functools.partial(set_up_jax, options.device)) as artist:
+        drawings = [artist.submit(figures.draw, name, options.out / "figures", options.seed) for name in FIGURES]
+        _compute(options, list(experiments.TABLES))
+        for drawing in drawings:
+            _show(drawing.result())
+    return _report(options)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from klover.paper import page
+
+    if not options.out.is_dir():
+        raise ValueError(f"--out names {options.out}, where there is no folder of results.")
+    print(f"page    {page.report(options.out)}")
+    return 0
+
+
+def _show(paths: list[Path]) -> None:
+    for path in paths:
+        print(f"figure  {path}")
+
+
+def _names(option: str, text: str | None, known: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Split a list of names, and refuse one that is not known."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        check_choice(option, name, known)
+    return names
+
+
+def _compute(options: argparse.Namespace, names: list[str]) -> None:
+    """Compute what is missing of some tables, write them, and print them."""
+    from klover.paper import experiments, failure_modes, methods, tables
+    from klover.paper.datasets import DATASETS
+
+    known = (*methods.METHODS, *(name for name in failure_modes.METHODS if name not in methods.METHODS))
+    chosen = _names("--methods", options.methods, known)
+    datasets = _names("--datasets", options.datasets, DATASETS)
+    check_count("--splits", options.splits, 1)
+    path = options.out / "results.jsonl"
+    if path.exists() and not options.resume:
+        raise ValueError(f"{path} exists. Go on with it by --resume, or choose another folder by --out.")
+    set_up_jax(options.device)
+    results = experiments.Results(path)
+    tuned = _tune(options, names, datasets) if options.tune else None
+    # Views come last: the fits that they show are those of the tables before.
+    cells = [
+        cell for name in names for cell in experiments.plan(name, chosen, datasets, options.splits, options.seed, tuned)
+    ]
+    unique = list(dict.fromkeys(cells))
+    _run(options, unique, results)
+    for name in names:
+        text = tables.markdown(name, results.rows)
+        (options.out / f"{name}.md").write_text(text, encoding="utf-8")
+        print(text)
+
+
+def _run(options: argparse.Namespace, cells: list, results) -> None:
+    from tqdm import tqdm
+
+    from klover.paper import experiments
+
+    num_jobs = options.jobs or _default_jobs()
+    total = sum(len(cell.splits) for cell in cells)
+    left = sum(len(results.missing(cell).splits) for cell in cells)
+    with tqdm(total=total, initial=total - left, unit="fit", file=sys.stderr) as bar:
+
+        def tell(cell, num):
+            bar.set_description(f"{cell.table} {cell.dataset} {cell.method}")
+            bar.update(num)
+
+        set_up = functools.partial(set_up_jax, options.device)
+        experiments.run(cells, results, num_jobs, set_up, tell)
+
+
+def _default_jobs() -> int:
+    import jax
+
+    return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+
+
+def _tune(options: argparse.Namespace, names: list[str], datasets: tuple[str, ...] | None) -> dict:
+    """Tune what is not tuned yet; the file in the results' folder keeps what is."""
+    import json
+
+    import jax
+    from tqdm import tqdm
+
+    from klover.paper import experiments, tuning
+    from klover.paper.datasets import DATASETS
+
+    path = options.out / "tuned.json"
+    tuned = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    fitted = dict.fromkeys(experiments.VIEWS.get(name, name) for name in names if name not in experiments.MEASURED)
+    wanted = [
+        (table, dataset, method)
+        for table in fitted
+        for dataset in datasets or DATASETS
+        for method in tuning.tuned(table)
+    ]
+    for table, dataset, method in tqdm(wanted, desc="tuning", unit="method", file=sys.stderr):
+        name = f"{table} {dataset} {method}"
+        if name not in tuned:
+            key = jax.random.fold_in(jax.random.key(options.seed), experiments.number_of(name))
+            tuned[name] = tuning.tune(key, table, dataset, method)
+            tuning.save(path, tuned)
+    return tuned

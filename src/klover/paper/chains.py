@@ -1,0 +1,128 @@
+"""Markov chains on the paper's posteriors, by blackjax: Hamiltonian Monte Carlo as the paper ran it, and NUTS.
+
+Every function runs one chain and can be vmapped over chains and targets.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from klover.target import Target
+from klover.typing import AnyArray, Float, Key
+
+LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
+
+NUM_LEAPFROGS = 10
+START_SCALE = 0.01
+"""Chains start at draws of N(0, 0.01²) (appendix "Hyperparameters")."""
+NUM_BURN_IN, NUM_ADAPTED = 1000, 800
+FIRST_STEP = 1.0
+ACCEPTANCE = 0.75
+
+
+def import_blackjax():
+    """Import blackjax where it is used, and name the extra where it is missing."""
+    try:
+        import blackjax
+        import blackjax.adaptation.step_size
+    except ImportError as error:
+        error.add_note("The paper's Markov chains need blackjax: pip install 'klover[paper]'.")
+        raise
+    return blackjax
+
+
+def start(key: Key[jax.Array, ""], target: Target) -> Float[AnyArray, " dim"]:
+    """Draw the paper's starting point of a chain."""
+    return START_SCALE * jax.random.normal(key, (target.dim,), target.start.dtype)
+
+
+def hamiltonian(
+    key: Key[jax.Array, ""],
+    log_density: LogDensity,
+    position: Float[AnyArray, " dim"],
+    num_draws: int,
+    *,
+    step_size: Float[AnyArray, ""] | float = FIRST_STEP,
+    num_burn_in: int = NUM_BURN_IN,
+    num_adapted: int = NUM_ADAPTED,
+) -> Float[AnyArray, "draw dim"]:
+    """Run HMC with unit masses: some steps of burn-in, of which the first adapt the step size by dual averaging.
+
+    Parameters
+    ----------
+    step_size
+        Where the adaptation begins; with ``num_adapted=0`` the step size of all steps.
+    """
+    blackjax = import_blackjax()
+    kernel = blackjax.mcmc.hmc.build_kernel()
+    begin, update, _ = blackjax.adaptation.step_size.dual_averaging_adaptation(ACCEPTANCE)
+    masses = jnp.ones(position.shape[0], position.dtype)
+
+    def move(state, step_key, size):
+        return kernel(step_key, state, log_density, size, masses, NUM_LEAPFROGS)
+
+    def adapt(carry, inputs):
+        state, adaptation = carry
+        step_key, number = inputs
+        is_adapting = number < num_adapted
+        size = jnp.exp(jnp.where(is_adapting, adaptation.log_step_size, adaptation.log_step_size_avg))
+        state, info = move(state, step_key, size)
+        updated = update(adaptation, info.acceptance_rate)
+        adaptation = jax.tree.map(lambda new, old: jnp.where(is_adapting, new, old), updated, adaptation)
+        return (state, adaptation), None
+
+    key_burn, key_draw = jax.random.split(key)
+    state = blackjax.mcmc.hmc.init(position, log_density)
+    # Both averages begin at the given step, so that it serves where nothing is adapted.
+    first = begin(jnp.asarray(step_size, position.dtype))
+    first = first._replace(log_step_size_avg=first.log_step_size)
+    steps = jax.random.split(key_burn, num_burn_in), jnp.arange(num_burn_in)
+    (state, adaptation), _ = jax.lax.scan(adapt, (state, first), steps)
+    size = jnp.exp(adaptation.log_step_size_avg)
+
+    return _collect(lambda state, step_key: move(state, step_key, size), state, key_draw, num_draws)
+
+
+def no_u_turn(
+    key: Key[jax.Array, ""],
+    log_density: LogDensity,
+    position: Float[AnyArray, " dim"],
+    num_draws: int,
+    *,
+    num_warmup: int,
+    max_num_doublings: int,
+) -> Float[AnyArray, "draw dim"]:
+    """Run NUTS, with Stan's windows to adapt the step size and the diagonal masses."""
+    blackjax = import_blackjax()
+    warmup = blackjax.window_adaptation(
+        blackjax.nuts,
+        log_density,
+        adaptation_info_fn=lambda state, info, adaptation: None,
+        max_num_doublings=max_num_doublings,
+    )
+    key_warmup, key_draw = jax.random.split(key)
+    # The number of steps has no place in the annotation of ``run``.
+    run: Any = warmup.run
+    (state, parameters), _ = run(key_warmup, position, num_warmup)
+    step = blackjax.nuts(log_density, **parameters).step
+    return _collect(lambda state, step_key: step(step_key, state), state, key_draw, num_draws)
+
+
+def _collect(
+    move: Callable[[Any, Key[jax.Array, ""]], tuple[Any, Any]], state: Any, key: Key[jax.Array, ""], num_draws: int
+) -> Float[AnyArray, "draw dim"]:
+    """Take steps, and keep every position."""
+
+    def draw(state, step_key):
+        state, _ = move(state, step_key)
+        return state, state.position
+
+    return jax.lax.scan(draw, state, jax.random.split(key, num_draws))[1]
+
+
+def effective_draws(x: Float[AnyArray, "chain draw dim"]) -> Float[AnyArray, ""]:
+    """Smallest effective number of draws over all coordinates, between and within chains."""
+    halves = x.reshape(2 * x.shape[0], -1, x.shape[-1])
+    return jnp.min(import_blackjax().diagnostics.effective_sample_size(halves))

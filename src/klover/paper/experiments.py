@@ -1,0 +1,244 @@
+"""Runs the paper's experiments: every finished fit is a line of ``results.jsonl``, and nothing finished is done twice.
+
+A *cell* is one method on one data set of one table, with all of its splits, or one row of the failure-mode and
+wall-clock tables. A fit's key comes from the seed and the names of its cell and split, so that a run that was
+interrupted and resumed draws what an uninterrupted one draws.
+"""
+
+import concurrent.futures
+import dataclasses
+import json
+import multiprocessing
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from klover.paper import failure_modes, methods, problems, tables, tuning
+from klover.paper.datasets import DATASETS
+from klover.paper.models import MODELS
+
+FAILURE_SEEDS = (1, 2, 3)
+VIEWS = {"blr-noIS": "blr", "bnn-noIS": "bnn", "heavy-noIS": "heavy"}
+"""Tables that show fits of another table without their weights, with the methods of the paper's appendix."""
+VIEWED_METHODS = ("hmc3", "rkl-vi", "rkl-vb2", "rkl-vb3")
+WALL_CLOCK_METHODS = ("fkl-vi", "rkl-vi")
+ON_CPU = ("blr", "heavy", "failure-modes")
+MEASURED = ("failure-modes", "wall-clock")
+TABLES = (*MODELS, *VIEWS, *MEASURED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A part of a table that is computed in one go; ``dataset`` is a property in the failure-mode table."""
+
+    table: str
+    dataset: str
+    method: str
+    splits: tuple[int, ...]
+    seed: int
+    choices: methods.Choices = methods.Choices()
+
+
+class Results:
+    """The file of results; what is in it is not computed again.
+
+    Parameters
+    ----------
+    path
+        The file; an unfinished last line, which a killed run leaves, is cut off.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.rows = tables.read(path) if path.exists() else []
+        if path.exists():
+            content = path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            if whole != content:
+                path.write_bytes(whole)
+        self._done = {_identity(row) for row in self.rows}
+
+    def missing(self, cell: Cell) -> Cell:
+        """Return the cell with the splits that are not there yet."""
+        left = tuple(
+            split
+            for split in cell.splits
+            if (cell.table, cell.dataset, cell.method, split, cell.seed) not in self._done
+        )
+        return dataclasses.replace(cell, splits=left)
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Append lines in one write, and wait until they are on the disk."""
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            error.add_note(f"{self.path} keeps all fits that were finished before. Make room, and go on with --resume.")
+            raise
+        self.rows += rows
+        self._done |= {_identity(row) for row in rows}
+
+
+def _identity(row: dict[str, Any]) -> tuple:
+    return row["table"], row.get("dataset", row.get("property")), row["method"], row.get("split"), row["seed"]
+
+
+def plan(
+    table: str,
+    chosen_methods: Iterable[str] | None,
+    datasets: Iterable[str] | None,
+    num_splits: int,
+    seed: int,
+    tuned: dict[str, Any] | None = None,
+) -> list[Cell]:
+    """List the cells of a table; ``tuned`` replaces the hyperparameters that come with the package."""
+    if table == "failure-modes":
+        names = [name for name in failure_modes.METHODS if chosen_methods is None or name in chosen_methods]
+        return [
+            Cell(table, property_name, name, FAILURE_SEEDS, seed)
+            for property_name in failure_modes.PROPERTIES
+            for name in names
+        ]
+    if table == "wall-clock":
+        return [Cell(table, "boston", name, (1, 20), seed) for name in WALL_CLOCK_METHODS]
+    names = VIEWED_METHODS if table in VIEWS else methods.METHODS
+    fitted, chosen = VIEWS.get(table, table), tuned or tuning.shipped()
+    return [
+        Cell(fitted, dataset, name, tuple(range(1, num_splits + 1)), seed, tuning.of(chosen, fitted, dataset, name))
+        # Data sets change fastest, so that processes side by side do not all hold the largest one in memory.
+        for name in names
+        for dataset in datasets or DATASETS
+        if chosen_methods is None or name in chosen_methods
+    ]
+
+
+def batches(cell: Cell) -> Iterator[Cell]:
+    """Cut a cell into parts that fit the memory: on a CPU, neural networks go one split at a time."""
+    is_large = cell.table == "bnn" and jax.default_backend() == "cpu"
+    if not is_large:
+        yield cell
+        return
+    for split in cell.splits:
+        yield dataclasses.replace(cell, splits=(split,))
+
+
+def compute(cell: Cell) -> list[dict[str, Any]]:
+    """Compute the lines of a cell."""
+    if cell.table in ON_CPU:
+        # Programs of many small steps: a GPU spends its time on starting them (NUTS: 200 s instead of 20).
+        with jax.default_device(jax.devices("cpu")[0]):
+            return _compute(cell)
+    return _compute(cell)
+
+
+def _compute(cell: Cell) -> list[dict[str, Any]]:
+    if cell.table == "failure-modes":
+        found = [failure_modes.measure(cell.method, cell.dataset, split) for split in cell.splits]
+        return [{**row, "split": row["seed"], "seed": cell.seed} for row in found]
+    if cell.table == "wall-clock":
+        return [wall_clock(cell, size) for size in cell.splits]
+    problem = problems.load(cell.table, cell.dataset, cell.splits)
+    keys = jax.vmap(lambda split: jax.random.fold_in(_key(cell), split))(np.array(cell.splits))
+    scores, seconds = methods.solve(cell.method, keys, problem, cell.choices)
+    return [_row(cell, scores, seconds, which) for which in range(len(problem))]
+
+
+def number_of(name: str) -> int:
+    """Return the number that stands for a name in keys."""
+    return zlib.crc32(name.encode())
+
+
+def _key(cell: Cell) -> jax.Array:
+    return jax.random.fold_in(jax.random.key(cell.seed), number_of(f"{cell.table} {cell.dataset} {cell.method}"))
+
+
+def _row(cell: Cell, scores: problems.Scores, seconds: np.ndarray, which: int) -> dict[str, Any]:
+    names = ("log_of_mean", "mean_of_logs", "log_of_mean_is", "mean_of_logs_is", "pareto_k", "ess")
+    extra = [name for name in scores if name not in names]
+    values = {name: _number(scores[name][which]) if name in scores else None for name in (*names, *extra)}
+    kind = "chains" if cell.method in ("hmc", "hmc3", "nuts") else "importance"
+    is_particles = cell.method == "refine" and cell.table == "bnn"
+    return {
+        "table": cell.table,
+        "dataset": cell.dataset,
+        "method": cell.method,
+        "split": cell.splits[which],
+        **values,
+        "seconds": float(seconds[which]),
+        "seed": cell.seed,
+        "kind": "particles" if is_particles else kind,
+        "device": "cpu" if cell.table in ON_CPU else jax.devices()[0].device_kind,
+    }
+
+
+def _number(value) -> float | None:
+    """Return a number that JSON can hold."""
+    number = float(value)
+    return number if np.isfinite(number) else None
+
+
+def wall_clock(cell: Cell, size: int) -> dict[str, Any]:
+    """Time the fit that the paper timed: one component, 200 steps of 100 draws, on a stack of splits."""
+    problem = problems.load("bnn", "boston", tuple(range(1, size + 1)))
+    choices = methods.Choices(num_steps=200, num_draws_per_step=100)
+    seconds = methods.time_component(cell.method, jax.random.split(_key(cell), size), problem, choices)
+    return {
+        "table": "wall-clock",
+        "dataset": "boston",
+        "method": cell.method,
+        "split": size,
+        "batch": size,
+        "num_steps": choices.num_steps,
+        "seconds": seconds,
+        "seed": cell.seed,
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def run(
+    cells: list[Cell], results: Results, num_jobs: int, set_up: Callable[[], None], tell: Callable[[Cell, int], None]
+) -> None:
+    """Compute what is missing of all cells.
+
+    Parameters
+    ----------
+    cells, results
+        What to compute, and where lines go.
+    num_jobs
+        Processes that work side by side; only this one writes.
+    set_up
+        Called in each of them before anything is computed; it must be importable.
+    tell
+        Called with each cell, or part of it, and the number of its splits when it is done.
+    """
+    parts = [part for cell in cells for part in batches(results.missing(cell)) if part.splits]
+    # Times are taken alone, at the end.
+    alone = [part for part in parts if num_jobs == 1 or part.table == "wall-clock"]
+    shared = [part for part in parts if part not in alone]
+    if shared:
+        with pool(num_jobs, set_up) as workers:
+            waiting = {workers.submit(compute, part): part for part in shared}
+            try:
+                for done in concurrent.futures.as_completed(waiting):
+                    results.add(done.result())
+                    tell(waiting[done], len(waiting[done].splits))
+            except BaseException:
+                workers.shutdown(wait=False, cancel_futures=True)
+                raise
+    for part in alone:
+        results.add(compute(part))
+        tell(part, len(part.splits))
+
+
+def pool(num_jobs: int, set_up: Callable[[], None]) -> concurrent.futures.ProcessPoolExecutor:
+    """Return processes that work side by side; JAX does not survive a fork, so they are spawned."""
+    return concurrent.futures.ProcessPoolExecutor(num_jobs, multiprocessing.get_context("spawn"), set_up)

@@ -1,0 +1,144 @@
+r"""The paper's inference problems: one posterior for each split of a data set, stacked so that one program solves all.
+
+A method is judged by its test data, in two ways that the paper does not tell apart: the *log of mean*
+:math:`\log\sum_sw_sp(y\mid x,\theta_s)`, the log of the posterior predictive density that its equations define, and the
+*mean of logs* :math:`\sum_sw_s\log p(y\mid x,\theta_s)`, which its published numbers are.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from klover import psis
+from klover.importance import effective_sample_size, normalise
+from klover.paper import datasets, models
+from klover.target import Target
+from klover.typing import AnyArray, Float, record
+from klover.validation import check_choice
+
+Scores = dict[str, Float[AnyArray, " split"]]
+"""``log_of_mean``, ``mean_of_logs``, the same with ``_is`` by importance weights, ``pareto_k``, ``ess``."""
+
+
+@record
+class Test:
+    """Test data: standardised features, standardised outputs, and the outputs' scale in original units."""
+
+    features: Float[AnyArray, "... row feature"]
+    outputs: Float[AnyArray, "... row"]
+    scale: Float[AnyArray, "..."]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """The posteriors of some splits of a data set, with one axis in front of every array.
+
+    Attributes
+    ----------
+    table
+        One of ``models.MODELS``.
+    dataset
+        One of ``datasets.DATASETS``.
+    splits
+        Numbers of the splits.
+    targets, test
+        Posteriors and test data.
+    """
+
+    table: str
+    dataset: str
+    splits: tuple[int, ...]
+    targets: Target
+    test: Test
+
+    def __len__(self) -> int:
+        """Return the number of splits."""
+        return len(self.splits)
+
+    def target(self, which: int) -> Target:
+        """Return one of the targets."""
+        return jax.tree.map(lambda leaf: leaf[which], self.targets)
+
+
+def load(table: str, dataset: str, splits: tuple[int, ...], is_validation: bool = False) -> Problem:
+    """Build the problems of some splits.
+
+    Parameters
+    ----------
+    table, dataset
+        Names of the model and of the data set.
+    splits
+        Numbers of the splits; the paper's are 1 to 20.
+    is_validation
+        Split the training part once more: the test data of the problem are then a tenth of the training data, and the
+        real test data are not touched.
+    """
+    check_choice("table", table, models.MODELS)
+    whole = datasets.load(dataset)
+    parts = [datasets.split(whole, number) for number in splits]
+    if is_validation:
+        parts = [_inner(whole, number) for number in splits]
+    targets = [models.MODELS[table](part) for part in parts]
+    tests = [Test(part.test_features, part.test_target, np.asarray(part.target_scale)) for part in parts]
+    stack = lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves])  # noqa: E731
+    return Problem(table, dataset, tuple(splits), jax.tree.map(stack, *targets), jax.tree.map(stack, *tests))
+
+
+def _inner(whole: datasets.Dataset, number: int) -> datasets.Split:
+    """Split the training rows of a split into nine tenths to fit and a tenth to validate."""
+    # The order of datasets.split, so that the rows are those of its training part.
+    order = np.random.RandomState(number).permutation(len(whole.target))  # noqa: NPY002
+    train = order[: round(0.9 * len(order))]
+    inside = dataclasses.replace(whole, features=whole.features[train], target=whole.target[train])
+    return datasets.split(inside, number)
+
+
+def _densities(target: Target, test: Test, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw row"]:
+    def at(point):
+        return models.predictive_log_density(target.unravel(point), test.features, test.outputs, test.scale)
+
+    return jax.lax.map(at, x, batch_size=250)
+
+
+def _score(
+    log_density: Float[AnyArray, "draw row"], log_weight: Float[AnyArray, " draw"]
+) -> tuple[Float[AnyArray, ""], Float[AnyArray, ""]]:
+    """Log of mean, and mean of logs, averaged over test rows."""
+    log_of_mean = jnp.mean(jax.nn.logsumexp(log_density + log_weight[:, None], axis=0))
+    weight = jnp.exp(log_weight)
+    # A density of zero at a draw of weight zero counts nothing.
+    mean_of_logs = jnp.mean(jnp.sum(jnp.where(weight[:, None] > 0, weight[:, None] * log_density, 0.0), axis=0))
+    return log_of_mean, mean_of_logs
+
+
+@jax.jit
+def score_equal(targets: Target, test: Test, x: Float[AnyArray, "split draw dim"]) -> Scores:
+    """Scores of equally weighted draws; one split after the other, to save memory."""
+
+    def score(arguments):
+        target, here, draws = arguments
+        num = draws.shape[0]
+        return _score(_densities(target, here, draws), jnp.full(num, -jnp.log(num), draws.dtype))
+
+    log_of_mean, mean_of_logs = jax.lax.map(score, (targets, test, x))
+    return {"log_of_mean": log_of_mean, "mean_of_logs": mean_of_logs}
+
+
+@jax.jit
+def score_weighted(
+    targets: Target, test: Test, x: Float[AnyArray, "split draw dim"], log_ratio: Float[AnyArray, "split draw"]
+) -> Scores:
+    """Scores of draws without and with their importance weights (plain ones, as in the paper), k̂ and ESS."""
+
+    def score(arguments):
+        target, here, draws, ratio = arguments
+        num = draws.shape[0]
+        log_density = _densities(target, here, draws)
+        equal = _score(log_density, jnp.full(num, -jnp.log(num), draws.dtype))
+        weighted = _score(log_density, normalise(ratio))
+        return *equal, *weighted, psis.pareto_k(ratio), effective_sample_size(ratio)
+
+    names = ("log_of_mean", "mean_of_logs", "log_of_mean_is", "mean_of_logs_is", "pareto_k", "ess")
+    return dict(zip(names, jax.lax.map(score, (targets, test, x, log_ratio)), strict=True))

@@ -1,0 +1,74 @@
+"""Every method on a small posterior; the ones that are right against the exact sampler."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from klover.paper import datasets, gibbs, methods, models, problems
+
+QUICK = methods.Choices(num_steps=20, num_draws_per_step=10)
+
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    monkeypatch.setattr(methods, "NUM_DRAWS", 500)
+    monkeypatch.setattr(methods, "NUM_CHAIN_DRAWS", 200)
+    monkeypatch.setattr(methods, "NUM_REFINED_DRAWS", 2000)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return problems.load("blr", "power", (1, 2))
+
+
+@pytest.mark.parametrize("method", [method for method in methods.METHODS if method != "nuts"])
+def test_every_method_scores_every_split(getkey, problem, method):
+    scores, seconds = methods.solve(method, jax.random.split(getkey(), 2), problem, QUICK)
+    assert np.isfinite(scores["log_of_mean"]).all()
+    assert np.isfinite(scores["mean_of_logs"]).all()
+    # Jensen: the mean of logs is never larger.
+    assert np.all(scores["mean_of_logs"] <= scores["log_of_mean"] + 1e-9)
+    assert seconds.shape == (2,)
+    assert np.all(scores["ess"] > 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [("fkl-em", "log_of_mean_is"), ("refine", "log_of_mean_is"), ("hmc", "log_of_mean")]
+)
+def test_right_methods_meet_the_exact_sampler(getkey, problem, method, name):
+    scores, _ = methods.solve(method, jax.random.split(getkey(), 2), problem, methods.Choices())
+    for which, number in enumerate(problem.splits):
+        split = datasets.split(datasets.load("power"), number)
+        draws = gibbs.sample_linear_regression(np.random.default_rng(0), split, 2000)
+        x = np.column_stack([np.log(draws["alpha"]), np.log(draws["tau"]), draws["w"]])
+        alone = problems.load("blr", "power", (number,))
+        exact = problems.score_equal(alone.targets, alone.test, x[None])
+        assert scores[name][which] == pytest.approx(float(exact["log_of_mean"][0]), abs=0.003)
+
+
+def test_a_batch_gives_what_each_split_gives_alone(getkey, problem):
+    keys = jax.random.split(getkey(), 2)
+    together, _ = methods.solve("rkl-vb2", keys, problem, QUICK)
+    alone, _ = methods.solve("rkl-vb2", keys[1:], problems.load("blr", "power", (2,)), QUICK)
+    assert together["log_of_mean"][1] == pytest.approx(float(alone["log_of_mean"][0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", methods.BOOSTED)
+def test_choices_reach_the_settings(method):
+    settings = methods.settings_of(method, dataclasses.replace(QUICK, initial_scale=0.3))
+    assert (settings.num_steps, settings.num_draws_per_step, settings.initial_scale) == (20, 10, 0.3)
+
+
+def test_particles_of_a_network_are_scored(getkey, monkeypatch):
+    monkeypatch.setattr(methods.escalation, "NUM_SWEEPS", 2)
+    monkeypatch.setattr(methods.escalation, "KEPT_SWEEPS", 1)
+    monkeypatch.setattr(methods.escalation, "MOST_LEAPFROGS", 10)
+    monkeypatch.setattr(models, "NUM_HIDDEN", 2)
+    problem = problems.load("bnn", "boston", (1,))
+    scores, _ = methods.solve("refine", jax.random.split(getkey(), 1), problem, QUICK)
+    assert np.isfinite(scores["log_of_mean"]).all()
+    assert scores["log_evidence_spread"][0] > 0
+    # A constant prediction has -3.66 on this split.
+    assert scores["log_of_mean"][0] > -3.6
