@@ -29,3 +29,65 @@ def test_the_demo_prints_a_table_and_writes_the_figure(tmp_path):
     assert "log evidence   -397.3" in ended.stdout
     assert (tmp_path / "demo.png").stat().st_size > 20_000
     assert "verdict        trusted" in (tmp_path / "summary.txt").read_text(encoding="utf-8")
+
+
+def test_the_paper_lists_what_it_can_do(capsys):
+    assert cli.main(["paper", "list"]) == 0
+    out = capsys.readouterr().out
+    for name in ("failure-modes", "gmm20-moments", "fkl-remainder", "concrete"):
+        assert name in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["table", "nix"], "'blr', 'bnn'"),
+        (["figure", "nix"], "'kl-comparison'"),
+        (["table", "blr", "--methods", "hmc,gibbs"], "--methods must be one of 'hmc'"),
+        (["table", "blr", "--datasets", "oslo"], "--datasets must be one of 'wine'"),
+        (["table", "blr", "--splits", "0"], "--splits must be a whole number of at least 1"),
+        (["report"], "no folder of results"),
+    ],
+)
+def test_bad_input_to_the_paper_is_named(tmp_path, capsys, arguments, expected):
+    assert cli.main(["paper", *arguments, "--out", str(tmp_path / "none")]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_results_are_never_overwritten(tmp_path, capsys):
+    (tmp_path / "results.jsonl").write_text("")
+    assert cli.main(["paper", "table", "blr", "--out", str(tmp_path)]) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_figures_are_named_once():
+    from klover.cli import paper
+    from klover.paper import figures
+
+    assert tuple(figures.FIGURES) == paper.FIGURES
+
+
+def test_a_small_table_is_computed_resumed_and_shown(tmp_path):
+    command = [sys.executable, "-c", "import sys; from klover.cli import main; raise SystemExit(main(sys.argv[1:]))"]
+    command += [
+        "paper",
+        "table",
+        "blr",
+        "--datasets",
+        "power",
+        "--methods",
+        "hmc",
+        "--jobs",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    first = subprocess.run([*command, "--splits", "1"], capture_output=True, text=True, timeout=300, check=True)
+    assert "HMC (1 split)" in first.stdout
+    second = subprocess.run(
+        [*command, "--splits", "2", "--resume"], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert "HMC (2 splits)" in second.stdout
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    assert (tmp_path / "blr.md").exists()

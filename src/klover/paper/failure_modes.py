@@ -55,18 +55,6 @@ CORRELATED_COVARIANCE = 0.05 * np.eye(10) + 0.95
 HIGH_LOCATION, HIGH_SD = np.cos(1.0 + np.arange(100) ** 2), np.sqrt(np.geomspace(0.1, 10.0, 100))
 """The means lie between -1 and 1, in an order that has nothing to do with the sds."""
 
-PUBLISHED = {
-    "VI": (False, False, False, True),
-    "IS": (False, True, True, False),
-    "VB": (True, False, False, True),
-    "AIS": (True, True, True, False),
-    "Ours": (True, True, True, True),
-}
-"""Ticks as printed, in the order of :data:`PROPERTIES`; the last one has an asterisk. Chains are not in the table."""
-ROWS = {"is-prior": "IS", "is-laplace": "IS", "adaptive-is": "AIS", "rkl-vi": "VI", "rkl-vb3": "VB"}
-ROWS |= dict.fromkeys(("fkl-vi", "fkl-vb3", "fkl-em", "refine"), "Ours")
-"""The printed row that a method belongs to."""
-
 Points = Float[np.ndarray, "draw dim"]
 Weight = Float[np.ndarray, " draw"]
 
