@@ -4,6 +4,7 @@ import math
 import pytest
 
 from klover.paper import tables
+from klover.paper.grids import Grid
 
 WINE = "wine"
 
@@ -58,17 +59,17 @@ def clock(method="fkl-vi", batch=1, seconds=1.0, device="cpu") -> dict:
     }
 
 
-def only_grid(table: str, rows: list[dict]) -> tables.Grid:
+def only_grid(table: str, rows: list[dict]) -> Grid:
     (grid,) = tables.build(table, rows).grids
     return grid
 
 
-def cells(grid: tables.Grid, label: str) -> dict[str, str]:
+def cells(grid: Grid, label: str) -> dict[str, str]:
     (found,) = [row for row in grid.rows if row[0] == label]
     return dict(zip(grid.header, found, strict=True))
 
 
-def has_note(grid: tables.Grid, start: str, end: str = "") -> bool:
+def has_note(grid: Grid, start: str, end: str = "") -> bool:
     return any(note.startswith(start) and note.endswith(end) for note in grid.notes)
 
 

@@ -8,7 +8,8 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from klover.paper.tables import TITLES, Grid, Table, build, read
+from klover.paper.grids import Grid, Table
+from klover.paper.tables import TITLES, build, read
 
 COMMANDS = {
     "tables": "klover paper all --out {folder}",

@@ -7,12 +7,23 @@ knows nothing of its looks: ``markdown`` renders it here, ``klover.paper.page`` 
 import dataclasses
 import json
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from klover.paper.datasets import DATASETS
+from klover.paper.grids import (
+    MISSING,
+    Grid,
+    Table,
+    as_number,
+    distinct,
+    format_number,
+    format_pair,
+    markdown_grid,
+    mean_and_error,
+    median,
+)
 from klover.paper.published import CHAINS, DISPLAY, EXACT, FAILURE_MODES, FIVE_SPLITS, PUBLISHED, WALL_CLOCK
 
 TITLES = {
@@ -35,28 +46,8 @@ METRICS = {
 }
 NUM_SPLITS = 20
 FEWEST_DRAWS, LARGEST_PARETO_K = 10.0, 0.7
-MISSING, TICK, CROSS, DAGGER = "–", "✓", "✗", " †"
+TICK, CROSS, DAGGER = "✓", "✗", " †"
 UNPUBLISHED = (math.nan, math.nan)
-
-
-@dataclasses.dataclass(frozen=True)
-class Grid:
-    """Cells under a header, and notes on what they show; ``num_text`` columns from the left hold words, not numbers."""
-
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    num_text: int = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """A table of the paper: a lead that says how to read it, and its grids."""
-
-    name: str
-    lead: str
-    grids: tuple[Grid, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,60 +127,10 @@ def markdown(table: str, rows: list[dict]) -> str:
     built = build(table, rows)
     blocks = [f"## {TITLES[table]}", built.lead if built.grids else "No lines of this table yet."]
     for grid in built.grids:
-        blocks += [f"### {grid.caption}", _markdown_grid(grid)]
+        blocks += [f"### {grid.caption}", markdown_grid(grid)]
         if grid.notes:
             blocks.append("\n".join(f"- {note}" for note in grid.notes))
     return "\n\n".join(blocks) + "\n"
-
-
-def _markdown_grid(grid: Grid) -> str:
-    """Pad the cells too: such a text is read in a terminal as often as in a browser."""
-    lines = [[cell.replace("|", r"\|") for cell in line] for line in (grid.header, *grid.rows)]
-    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
-    rules = [":" + "-" * (n - 1) if i < grid.num_text else "-" * (n - 1) + ":" for i, n in enumerate(widths)]
-    lines.insert(1, rules)
-    padded = [
-        [
-            cell.ljust(n) if i < grid.num_text else cell.rjust(n)
-            for i, (cell, n) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in lines
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
-
-
-def _number(value: object) -> float:
-    """Take null and absent fields for NaN."""
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _median(rows: list[dict], field: str) -> float:
-    known = [value for row in rows if not math.isnan(value := _number(row.get(field)))]
-    return float(np.median(known)) if known else math.nan
-
-
-def _mean(values: Iterable[float]) -> tuple[float, float]:
-    """Mean and standard error of the finite values; one value has no standard error."""
-    finite = [value for value in values if math.isfinite(value)]
-    error = float(np.std(finite, ddof=1)) / math.sqrt(len(finite)) if len(finite) > 1 else math.nan
-    return (float(np.mean(finite)) if finite else math.nan), error
-
-
-def _format(value: float, num_decimals: int) -> str:
-    if not math.isfinite(value):
-        return MISSING
-    return f"{value:.{num_decimals}f}" if abs(value) < 1e5 else f"{value:.3g}"
-
-
-def _format_pair(pair: tuple[float, float], num_decimals: int = 4) -> str:
-    mean, error = (_format(value, num_decimals) for value in pair)
-    return MISSING if mean == MISSING else f"{mean} ± {error}"
-
-
-def _distinct(values: Iterable[str], order: Iterable[str]) -> list[str]:
-    """Names in the given order; names that it does not know come last, in that of their lines."""
-    known = {name: number for number, name in enumerate(order)}
-    return sorted(dict.fromkeys(values), key=lambda value: known.get(value, len(known)))
 
 
 def _build_regression(table: str, rows: list[dict]) -> Table:
@@ -205,7 +146,7 @@ def _build_regression(table: str, rows: list[dict]) -> Table:
     else:
         lead += ", weighted except for HMC."
     grids = []
-    for dataset in _distinct((row["dataset"] for row in rows), DATASETS):
+    for dataset in distinct((row["dataset"] for row in rows), DATASETS):
         own = [row for row in rows if row["dataset"] == dataset]
         # A fit that was run again replaces the earlier one, so that no split counts twice.
         fits = list({(row["method"], bool(row.get("tuned")), row["split"]): row for row in own}.values())
@@ -220,7 +161,7 @@ def _build_regression(table: str, rows: list[dict]) -> Table:
 def _summarise(fits: list[dict]) -> list[Summary]:
     """Gather the fits of one data set: tuned ones apart, and those of ``refine`` by the kind of answer."""
     groups: dict[tuple[str, str, bool], list[dict]] = {}
-    for method in _distinct((fit["method"] for fit in fits), DISPLAY):
+    for method in distinct((fit["method"] for fit in fits), DISPLAY):
         for fit in (fit for fit in fits if fit["method"] == method):
             kind = fit.get("kind") or "" if method == "refine" else ""
             groups.setdefault((method, kind, bool(fit.get("tuned"))), []).append(fit)
@@ -229,7 +170,7 @@ def _summarise(fits: list[dict]) -> list[Summary]:
 
 def _summarise_group(method: str, kind: str, tuned: bool, fits: list[dict]) -> Summary:
     has_weights = method not in CHAINS and kind in ("", "importance")
-    values = {metric: [_number(fit.get(metric)) for fit in fits] for metric in METRICS}
+    values = {metric: [as_number(fit.get(metric)) for fit in fits] for metric in METRICS}
     needed = [values[metric] for metric in METRICS if has_weights or not metric.endswith("_is")]
     size = f"{len(fits)} split" + "s" * (len(fits) > 1) if len(fits) < NUM_SPLITS else ""
     details = ", ".join(filter(None, [kind, "tuned" if tuned else "", size]))
@@ -239,10 +180,10 @@ def _summarise_group(method: str, kind: str, tuned: bool, fits: list[dict]) -> S
         has_weights=has_weights,
         num_fits=len(fits),
         num_broken=sum(not all(map(math.isfinite, fit)) for fit in zip(*needed, strict=True)),
-        means={metric: _mean(column) for metric, column in values.items()},
-        pareto_k=_median(fits, "pareto_k"),
-        ess=_median(fits, "ess"),
-        seconds=_median(fits, "seconds"),
+        means={metric: mean_and_error(column) for metric, column in values.items()},
+        pareto_k=median(fits, "pareto_k"),
+        ess=median(fits, "ess"),
+        seconds=median(fits, "seconds"),
     )
 
 
@@ -253,16 +194,16 @@ def _regression_grid(table: str, dataset: str, summaries: list[Summary], notes: 
     exact = EXACT.get(table.removesuffix("-noIS"))
     if exact:
         # Weighted or plain, an estimate has the same number to reach.
-        cells = [_format(_number(exact[metric.removesuffix("_is")].get(dataset)), 4) for metric in metrics]
+        cells = [format_number(as_number(exact[metric.removesuffix("_is")].get(dataset)), 4) for metric in metrics]
         rows.append(("Exact posterior", MISSING, *cells, MISSING, MISSING, MISSING))
     for summary in summaries:
-        published = _format_pair(PUBLISHED[table].get(summary.method, {}).get(dataset, UNPUBLISHED), 3)
+        published = format_pair(PUBLISHED[table].get(summary.method, {}).get(dataset, UNPUBLISHED), 3)
         star = "*" if (table, summary.method, dataset) in FIVE_SPLITS else ""
-        cells = [_format_pair(summary.means[metric]) for metric in metrics]
+        cells = [format_pair(summary.means[metric]) for metric in metrics]
         marked = summary.has_weights and not plain
-        pareto_k = _format(summary.pareto_k, 2) + DAGGER * (marked and summary.pareto_k > LARGEST_PARETO_K)
-        ess = _format(summary.ess, 1) + DAGGER * (marked and summary.ess < FEWEST_DRAWS)
-        rows.append((summary.label, published + star, *cells, pareto_k, ess, _format(summary.seconds, 2)))
+        pareto_k = format_number(summary.pareto_k, 2) + DAGGER * (marked and summary.pareto_k > LARGEST_PARETO_K)
+        ess = format_number(summary.ess, 1) + DAGGER * (marked and summary.ess < FEWEST_DRAWS)
+        rows.append((summary.label, published + star, *cells, pareto_k, ess, format_number(summary.seconds, 2)))
     names = (METRICS[metric] for metric in metrics)
     return Grid(dataset, ("Method", "Paper", *names, "Pareto k", "ESS", "Seconds"), tuple(rows), notes)
 
@@ -278,7 +219,7 @@ def _regression_notes(table: str, dataset: str, summaries: list[Summary]) -> lis
         # The mean of logs is the metric behind the published numbers, and the paper's HMC has no weights either.
         mean, error = summary.means["mean_of_logs" if plain or summary.method in CHAINS else "mean_of_logs_is"]
         if published - mean > error:
-            below.append(f"{summary.label} by {_format(published - mean, 4)}")
+            below.append(f"{summary.label} by {format_number(published - mean, 4)}")
         if summary.num_broken:
             broken.append(f"{summary.label} {summary.num_broken} of {summary.num_fits}")
     notes = []
@@ -303,10 +244,10 @@ def _mixed_kinds_notes(fits: list[dict]) -> list[str]:
         return []
     fields = ["_is" if kind == "importance" else "" for kind in kinds]
     logs, means = (
-        _format_pair(_mean(_number(fit.get(metric + field)) for fit, field in zip(own, fields, strict=True)))
+        format_pair(mean_and_error(as_number(fit.get(metric + field)) for fit, field in zip(own, fields, strict=True)))
         for metric in ("mean_of_logs", "log_of_mean")
     )
-    counts = " and ".join(f"by {kind} on {kinds.count(kind)}" for kind in _distinct(kinds, ["importance"]))
+    counts = " and ".join(f"by {kind} on {kinds.count(kind)}" for kind in distinct(kinds, ["importance"]))
     return [
         f"refine answered {counts} of {len(own)} splits; over all of them its answers have "
         f"mean of logs {logs}, log of mean {means}."
@@ -315,19 +256,19 @@ def _mixed_kinds_notes(fits: list[dict]) -> list[str]:
 
 def _build_failure_modes(rows: list[dict]) -> Table:
     """One row a method, one column a measure of a failure mode; what was measured takes too many words for a column."""
-    methods = _distinct((row["method"] for row in rows), DISPLAY)
+    methods = distinct((row["method"] for row in rows), DISPLAY)
     modes, notes, columns = [], [], []
-    for mode in _distinct((row["property"] for row in rows), FAILURE_MODES):
+    for mode in distinct((row["property"] for row in rows), FAILURE_MODES):
         own = [row for row in rows if row["property"] == mode]
         for target, measure in dict.fromkeys((row["target"], row["measure"]) for row in own):
             runs = [row for row in own if (row["target"], row["measure"]) == (target, measure)]
             sign = 1 if _passes_upward(runs) else -1
-            threshold = _median(runs, "threshold")
+            threshold = median(runs, "threshold")
             rule = f"{'≥' if sign > 0 else '≤'} {threshold:g}"
             modes.append(mode)
             notes.append(f"{mode} passes at {rule}: {measure}, on {target}.")
             columns.append([_failure_cell([r for r in runs if r["method"] == m], threshold, sign) for m in methods])
-    num_lost = sum(not math.isfinite(_number(row["value"])) for row in rows)
+    num_lost = sum(not math.isfinite(as_number(row["value"])) for row in rows)
     if num_lost:
         notes.append(f"Runs without a finite value, which count as failures: {num_lost} of {len(rows)}.")
     names = [DISPLAY.get(method, method) for method in methods]
@@ -347,15 +288,15 @@ def _failure_cell(runs: list[dict], threshold: float, sign: int) -> str:
     if not runs:
         return MISSING
     # A run without a value has failed, so it lies beyond all others.
-    values = [value if math.isfinite(value := _number(run["value"])) else -sign * math.inf for run in runs]
+    values = [value if math.isfinite(value := as_number(run["value"])) else -sign * math.inf for run in runs]
     median = float(np.median(values))
     mark = TICK if sign * (median - threshold) >= 0 else CROSS
-    return f"{mark} {_format(median, 3)} ({sum(run['passed'] for run in runs)}/{len(runs)})"
+    return f"{mark} {format_number(median, 3)} ({sum(run['passed'] for run in runs)}/{len(runs)})"
 
 
 def _passes_upward(runs: list[dict]) -> bool:
     """Tell from the runs themselves whether a measure passes above its threshold or below it."""
-    known = [run for run in runs if math.isfinite(_number(run["value"])) and run["value"] != run["threshold"]]
+    known = [run for run in runs if math.isfinite(as_number(run["value"])) and run["value"] != run["threshold"]]
     return 2 * sum((run["value"] > run["threshold"]) == run["passed"] for run in known) > len(known)
 
 
@@ -364,15 +305,20 @@ def _build_wall_clock(rows: list[dict]) -> Table:
     best: dict[tuple[str, int, str], float] = {}
     for row in rows:
         key = (row["device"], row["batch"], row["method"])
-        best[key] = min(_number(row["seconds"]), best.get(key, math.inf))
+        best[key] = min(as_number(row["seconds"]), best.get(key, math.inf))
     lines, notes = [], []
     for device, batch, method in sorted(best):
         seconds, published = best[device, batch, method], WALL_CLOCK.get(method, math.nan)
-        numbers = (str(batch), _format(seconds, 3), _format(seconds / batch, 4), _format(published, 2))
-        lines.append((device, DISPLAY.get(method, method), *numbers, _format(published / seconds * batch, 0)))
+        numbers = (
+            str(batch),
+            format_number(seconds, 3),
+            format_number(seconds / batch, 4),
+            format_number(published, 2),
+        )
+        lines.append((device, DISPLAY.get(method, method), *numbers, format_number(published / seconds * batch, 0)))
         reverse = best.get((device, batch, "rkl-vi"))
         if method == "fkl-vi" and reverse:
-            ratio = _format(seconds / reverse, 2)
+            ratio = format_number(seconds / reverse, 2)
             notes.append(f"FKL VI takes {ratio} times as long as RKL VI in batches of {batch} on {device}.")
     ratio = WALL_CLOCK["fkl-vi"] / WALL_CLOCK["rkl-vi"]
     notes.append(
