@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from klover import extras
 from klover.fit import Fit
 
 if TYPE_CHECKING:
@@ -12,19 +13,6 @@ if TYPE_CHECKING:
 
 POSTERIOR, REVERSE, FORWARD = "#9a9a9a", "#d1495b", "#1f6f9f"
 LEVELS = (0.5, 0.95)
-
-
-def import_pyplot():
-    """Import matplotlib where it is used, and name the extra where it is missing."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg", force=False)
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        error.add_note("Figures need matplotlib: pip install 'klover[paper]'.")
-        raise
-    return plt
 
 
 def plot_density_pair(
@@ -86,7 +74,7 @@ def comparison_figure(
     coordinates, names
         Numbers and names of the two flat coordinates.
     """
-    plt = import_pyplot()
+    plt = extras.pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.8), gridspec_kw={"width_ratios": [1.25, 1]})
     centre, reach = posterior.mean(0), 4.0 * posterior.std(0)
     window = np.stack([centre - reach, centre + reach], axis=1)

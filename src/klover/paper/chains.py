@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from klover import extras
 from klover.target import Target
 from klover.typing import AnyArray, Float, Key
 
@@ -20,17 +21,6 @@ START_SCALE = 0.01
 NUM_BURN_IN, NUM_ADAPTED = 1000, 800
 FIRST_STEP = 1.0
 ACCEPTANCE = 0.75
-
-
-def import_blackjax():
-    """Import blackjax where it is used, and name the extra where it is missing."""
-    try:
-        import blackjax
-        import blackjax.adaptation.step_size
-    except ImportError as error:
-        error.add_note("The paper's Markov chains need blackjax: pip install 'klover[paper]'.")
-        raise
-    return blackjax
 
 
 def start(key: Key[jax.Array, ""], target: Target) -> Float[AnyArray, " dim"]:
@@ -55,7 +45,7 @@ def hamiltonian(
     step_size
         Where the adaptation begins; with ``num_adapted=0`` the step size of all steps.
     """
-    blackjax = import_blackjax()
+    blackjax = extras.blackjax()
     kernel = blackjax.mcmc.hmc.build_kernel()
     begin, update, _ = blackjax.adaptation.step_size.dual_averaging_adaptation(ACCEPTANCE)
     masses = jnp.ones(position.shape[0], position.dtype)
@@ -95,7 +85,7 @@ def no_u_turn(
     max_num_doublings: int,
 ) -> Float[AnyArray, "draw dim"]:
     """Run NUTS, with Stan's windows to adapt the step size and the diagonal masses."""
-    blackjax = import_blackjax()
+    blackjax = extras.blackjax()
     warmup = blackjax.window_adaptation(
         blackjax.nuts,
         log_density,
@@ -125,4 +115,4 @@ def _collect(
 def effective_draws(x: Float[AnyArray, "chain draw dim"]) -> Float[AnyArray, ""]:
     """Smallest effective number of draws over all coordinates, between and within chains."""
     halves = x.reshape(2 * x.shape[0], -1, x.shape[-1])
-    return jnp.min(import_blackjax().diagnostics.effective_sample_size(halves))
+    return jnp.min(extras.blackjax().diagnostics.effective_sample_size(halves))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover import psis
+from klover import extras, psis
 from klover.boosting import compiled_init, compiled_init_given, compiled_step
 from klover.evaluation import Evaluator
 from klover.families import Family
@@ -185,11 +185,7 @@ def _run_chain(
     key: Key[jax.Array, ""], target: Target, start: Float[jax.Array, " dim"], algorithm: str
 ) -> tuple[Float[jax.Array, "draw dim"], Int[jax.Array, " draw"], Int[jax.Array, ""]]:
     """Return positions, the leapfrog steps that each took (0 once the budget is spent), and those of the warm-up."""
-    try:
-        import blackjax
-    except ImportError as error:
-        error.add_note("The chains of the failure-mode table need blackjax: pip install 'klover[paper]'")
-        raise
+    blackjax = extras.blackjax()
     family, choices = getattr(blackjax, algorithm), {}
     if algorithm == "hmc":
         choices["num_integration_steps"] = NUM_LEAPFROGS

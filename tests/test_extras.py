@@ -1,0 +1,17 @@
+import importlib
+
+import pytest
+
+from klover import extras
+
+
+@pytest.mark.parametrize(("load", "library"), [(extras.pyplot, "matplotlib"), (extras.blackjax, "blackjax")])
+def test_a_missing_library_is_named_with_its_extra(monkeypatch, load, library):
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    assert load().__name__.startswith(library)
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        load()
+    assert f"{library}: pip install 'klover[paper]'" in caught.value.__notes__[0]
