@@ -21,6 +21,7 @@ START_SCALE = 0.01
 NUM_BURN_IN, NUM_ADAPTED = 1000, 800
 FIRST_STEP = 1.0
 ACCEPTANCE = 0.75
+JITTER = 0.2
 
 
 def start(key: Key[jax.Array, ""], target: Target) -> Float[AnyArray, " dim"]:
@@ -51,7 +52,10 @@ def hamiltonian(
     masses = jnp.ones(position.shape[0], position.dtype)
 
     def move(state, step_key, size):
-        return kernel(step_key, state, log_density, size, masses, NUM_LEAPFROGS)
+        key_size, key_move = jax.random.split(step_key)
+        # Trajectories of one length may be whole periods of a coordinate, which then never mixes.
+        size = size * jax.random.uniform(key_size, (), position.dtype, 1 - JITTER, 1 + JITTER)
+        return kernel(key_move, state, log_density, size, masses, NUM_LEAPFROGS)
 
     def adapt(carry, inputs):
         state, adaptation = carry
