@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         each.add_argument("--splits", type=int, default=20, help="number of train-test splits (20)")
         each.add_argument("--methods", help="methods, separated by commas (all)")
         each.add_argument("--datasets", help="data sets, separated by commas (all)")
-        each.add_argument("--jobs", type=int, help="processes side by side (the cores of a CPU; 1 on a GPU)")
+        each.add_argument("--jobs", type=int, help="processes side by side (one for each core)")
         each.add_argument("--resume", action="store_true", help="go on with the results that the folder holds")
         tuned = each.add_mutually_exclusive_group()
         tuned.add_argument("--tuned", action="store_true", help="use the choices that were tuned before (the default)")
@@ -84,8 +84,9 @@ def _all(options: argparse.Namespace) -> int:
     from klover.paper import experiments, figures
 
     # Figures take as long as a table: they are drawn meanwhile.
-    with experiments.pool(1, functools.partial(set_up_jax, options.device)) as artist:
-        drawings = [artist.submit(figures.draw, name, options.out / "figures", options.seed) for name in FIGURES]
+    num_artists = min(1 + _num_jobs(options) // 8, len(FIGURES))
+    with experiments.pool(num_artists, functools.partial(set_up_jax, "cpu")) as artists:
+        drawings = [artists.submit(figures.draw, name, options.out / "figures", options.seed) for name in FIGURES]
         _compute(options, list(experiments.TABLES))
         for drawing in drawings:
             _show(drawing.result())
@@ -148,7 +149,6 @@ def _run(options: argparse.Namespace, cells: list, results) -> None:
 
     from klover.paper import experiments
 
-    num_jobs = options.jobs or _default_jobs()
     total = sum(len(cell.splits) for cell in cells)
     left = sum(len(results.missing(cell).splits) for cell in cells)
     with tqdm(total=total, initial=total - left, unit="fit", file=sys.stderr) as bar:
@@ -157,14 +157,11 @@ def _run(options: argparse.Namespace, cells: list, results) -> None:
             bar.set_description(f"{cell.table} {cell.dataset} {cell.method}")
             bar.update(num)
 
-        set_up = functools.partial(set_up_jax, options.device)
-        experiments.run(cells, results, num_jobs, set_up, tell)
+        experiments.run(cells, results, _num_jobs(options), set_up_jax, tell)
 
 
-def _default_jobs() -> int:
-    import jax
-
-    return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+def _num_jobs(options: argparse.Namespace) -> int:
+    return options.jobs or os.cpu_count() or 1
 
 
 def _tune(options: argparse.Namespace, names: list[str], datasets: tuple[str, ...] | None) -> dict:

@@ -6,7 +6,9 @@ interrupted and resumed draws what an uninterrupted one draws.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import functools
 import json
 import multiprocessing
 import os
@@ -28,6 +30,12 @@ VIEWS = {"blr-noIS": "blr", "bnn-noIS": "bnn", "heavy-noIS": "heavy"}
 VIEWED_METHODS = ("hmc3", "rkl-vi", "rkl-vb2", "rkl-vb3")
 WALL_CLOCK_METHODS = ("fkl-vi", "rkl-vi")
 ON_CPU = ("blr", "heavy", "failure-modes")
+"""Programs of many small steps: a GPU spends its time on starting them (NUTS: 200 s instead of 20)."""
+IN_SINGLE_PRECISION = ("bnn", "wall-clock")
+"""Neural networks wait for memory, not for arithmetic; their log densities keep three digits behind the point."""
+NUM_GPU_THREADS = 3
+LONGEST = ("refine", "nuts")
+"""Methods to begin with, so that nobody is left alone with one of them at the end."""
 MEASURED = ("failure-modes", "wall-clock")
 TABLES = (*MODELS, *VIEWS, *MEASURED)
 
@@ -133,11 +141,11 @@ def batches(cell: Cell) -> Iterator[Cell]:
 
 def compute(cell: Cell) -> list[dict[str, Any]]:
     """Compute the lines of a cell."""
-    if cell.table in ON_CPU:
-        # Programs of many small steps: a GPU spends its time on starting them (NUTS: 200 s instead of 20).
-        with jax.default_device(jax.devices("cpu")[0]):
-            return _compute(cell)
-    return _compute(cell)
+    device = jax.devices("cpu" if cell.table in ON_CPU else None)[0]
+    is_double = cell.table not in IN_SINGLE_PRECISION and jax.config.jax_enable_x64
+    # A GPU would round products of single precision to ten bits.
+    with jax.default_device(device), jax.enable_x64(is_double), jax.default_matmul_precision("float32"):
+        return [{**row, "device": device.device_kind} for row in _compute(cell)]
 
 
 def _compute(cell: Cell) -> list[dict[str, Any]]:
@@ -176,7 +184,6 @@ def _row(cell: Cell, scores: problems.Scores, seconds: np.ndarray, which: int) -
         "seconds": float(seconds[which]),
         "seed": cell.seed,
         "kind": "particles" if is_particles else kind,
-        "device": "cpu" if cell.table in ON_CPU else jax.devices()[0].device_kind,
     }
 
 
@@ -200,12 +207,15 @@ def wall_clock(cell: Cell, size: int) -> dict[str, Any]:
         "num_steps": choices.num_steps,
         "seconds": seconds,
         "seed": cell.seed,
-        "device": jax.devices()[0].device_kind,
     }
 
 
 def run(
-    cells: list[Cell], results: Results, num_jobs: int, set_up: Callable[[], None], tell: Callable[[Cell, int], None]
+    cells: list[Cell],
+    results: Results,
+    num_jobs: int,
+    set_up: Callable[[str], None],
+    tell: Callable[[Cell, int], None],
 ) -> None:
     """Compute what is missing of all cells.
 
@@ -214,9 +224,9 @@ def run(
     cells, results
         What to compute, and where lines go.
     num_jobs
-        Processes that work side by side; only this one writes.
+        Processes that work side by side; only this one writes, and only this one uses a GPU.
     set_up
-        Called in each of them before anything is computed; it must be importable.
+        Called in each of the others with the name of their device, ``"cpu"``; it must be importable.
     tell
         Called with each cell, or part of it, and the number of its splits when it is done.
     """
@@ -225,18 +235,34 @@ def run(
     alone = [part for part in parts if num_jobs == 1 or part.table == "wall-clock"]
     shared = [part for part in parts if part not in alone]
     if shared:
-        with pool(num_jobs, set_up) as workers:
-            waiting = {workers.submit(compute, part): part for part in shared}
-            try:
-                for done in concurrent.futures.as_completed(waiting):
-                    results.add(done.result())
-                    tell(waiting[done], len(waiting[done].splits))
-            except BaseException:
-                workers.shutdown(wait=False, cancel_futures=True)
-                raise
+        for part, rows in _side_by_side(shared, num_jobs, set_up):
+            results.add(rows)
+            tell(part, len(part.splits))
     for part in alone:
         results.add(compute(part))
         tell(part, len(part.splits))
+
+
+def _side_by_side(
+    parts: list[Cell], num_jobs: int, set_up: Callable[[str], None]
+) -> Iterator[tuple[Cell, list[dict[str, Any]]]]:
+    """Compute parts in processes, those for a GPU in threads; yield each with its lines."""
+    parts = sorted(parts, key=lambda part: part.method not in LONGEST)
+    on_gpu = [part for part in parts if jax.default_backend() != "cpu" and part.table not in ON_CPU]
+    on_cpu = [part for part in parts if part not in on_gpu]
+    num_processes = max(num_jobs - (NUM_GPU_THREADS if on_gpu else 0), 1)
+    with contextlib.ExitStack() as stack:
+        waiting = {}
+        # Processes that share a GPU take turns in it, and slow each other down. Threads compile side by side, and run
+        # one after the other.
+        threads = concurrent.futures.ThreadPoolExecutor(NUM_GPU_THREADS)
+        for queue, workers in ((on_cpu, pool(num_processes, functools.partial(set_up, "cpu"))), (on_gpu, threads)):
+            stack.enter_context(workers)
+            # Without this an error would wait for all that is queued.
+            stack.callback(workers.shutdown, wait=False, cancel_futures=True)
+            waiting |= {workers.submit(compute, part): part for part in queue}
+        for done in concurrent.futures.as_completed(waiting):
+            yield waiting[done], done.result()
 
 
 def pool(num_jobs: int, set_up: Callable[[], None]) -> concurrent.futures.ProcessPoolExecutor:
