@@ -5,6 +5,7 @@ With draws :math:`\theta_s\sim q` and :math:`r_s=\hat p(\theta_s)/q(\theta_s)`, 
 estimates the evidence Z. Everything stays in log space; a draw outside the support has log-ratio -inf and weight zero.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -233,4 +234,5 @@ def sample_importance(key: Key[jax.Array, ""], target: Target, proposal: Mixture
     check_key(key)
     check_count("num_draws", num_draws, 2, "Standard errors need two draws at the least; 10,000 is a good number.")
     x, log_q = jax.jit(Mixture.sample_and_log_prob, static_argnums=2)(proposal, key, num_draws)
-    return weigh(target, x, log_q)
+    # What comes out of a compiled program may carry the front end of another target that shares it.
+    return dataclasses.replace(weigh(target, x, log_q), target=target)

@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
+from klover.frontend import FrontEnd
 from klover.programs import ClosedJaxpr, Itself, Jaxpr, largest_array, signature
 from klover.typing import AnyArray, Float, Int, Key, PyTree
 from klover.validation import check_count, check_finite, check_key, check_points
@@ -35,6 +36,7 @@ class _Program:
     jaxpr: Jaxpr = dataclasses.field(compare=False)
     unravel: Callable = dataclasses.field(compare=False)
     constrain: Callable = dataclasses.field(compare=False)
+    front_end: FrontEnd | None = dataclasses.field(compare=False)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -55,6 +57,8 @@ class Target:
     box
         Roughly where the (unconstrained) posterior lies: ``(lower, upper)``, each one number or a pytree like
         ``example``. Searches spread their starts over it. It is a hint, not a bound.
+    front_end
+        What the modelling language knows, where the target comes from one.
 
     Examples
     --------
@@ -72,6 +76,7 @@ class Target:
         constrain: Callable[[PyTree], PyTree] | None = None,
         names: Sequence[str] | None = None,
         box: tuple[PyTree, PyTree] | None = None,
+        front_end: FrontEnd | None = None,
     ):
         if not callable(logdensity):
             raise TypeError(f"logdensity must be a function of a position, but a {type(logdensity).__name__} came.")
@@ -89,7 +94,7 @@ class Target:
         structures = jax.tree.structure(example), jax.tree.structure(read)
         constants = tuple(Itself(constant) for constant in closed_constrain.consts)
         key = signature(closed.jaxpr), signature(closed_constrain.jaxpr), constants, structures
-        self._program = _Program(key, chosen, start.shape[0], closed.jaxpr, unravel, constrain)
+        self._program = _Program(key, chosen, start.shape[0], closed.jaxpr, unravel, constrain, front_end)
 
     def tree_flatten(self):
         """Split into arrays and program, for JAX."""
@@ -112,6 +117,11 @@ class Target:
     def names(self) -> tuple[str, ...]:
         """Names of the numbers in a constrained position, in flat order."""
         return self._program.names
+
+    @property
+    def front_end(self) -> FrontEnd | None:
+        """What the modelling language knows, where the target comes from one."""
+        return self._program.front_end
 
     @property
     def start(self) -> Float[AnyArray, " dim"]:

@@ -11,13 +11,23 @@ def set_up_jax(device: str | None = None) -> None:
     ----------
     device
         ``"cpu"`` or ``"gpu"``; what JAX finds if None.
+
+    Raises
+    ------
+    ValueError
+        If a GPU is asked for, and there is none that JAX can use.
     """
     import jax
 
     # Processes side by side share one GPU: none of them may take all of its memory at once.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if device is not None:
-        jax.config.update("jax_platforms", {"cpu": "cpu", "gpu": "cuda,cpu"}[device])
+    if device == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+    elif device == "gpu" and jax.default_backend() != "gpu":
+        raise ValueError(
+            f"--device gpu needs a GPU, but JAX finds {jax.devices()[0].device_kind!r} only. Install JAX for your GPU "
+            "(pip install 'jax[cuda12]'), or leave --device out."
+        )
     jax.config.update("jax_enable_x64", True)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
