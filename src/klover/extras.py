@@ -6,18 +6,19 @@ from types import ModuleType
 
 def pyplot() -> ModuleType:
     """Import matplotlib's pyplot, without a window unless the user has chosen one."""
-    _import("matplotlib", "Figures need").use("Agg", force=False)
-    return _import("matplotlib.pyplot", "Figures need")
+    load("matplotlib", "Figures need", "paper").use("Agg", force=False)
+    return load("matplotlib.pyplot", "Figures need", "paper")
 
 
 def blackjax() -> ModuleType:
     """Import blackjax."""
-    return _import("blackjax", "The paper's Markov chains need")
+    return load("blackjax", "The paper's Markov chains need", "paper")
 
 
-def _import(name: str, need: str) -> ModuleType:
+def load(name: str, need: str, extra: str) -> ModuleType:
+    """Import a module; where it is missing, say what needs it and which extra brings it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        error.add_note(f"{need} {name.split('.')[0]}: pip install 'klover[paper]'.")
+        error.add_note(f"{need} {name.split('.')[0]}: pip install 'klover[{extra}]'.")
         raise
