@@ -7,13 +7,13 @@ import jax
 import numpy as np
 
 from klover.families import Components, Family
-from klover.growth import equal, grow, join, moments
+from klover.growth import Sample, grow, join, moments
 from klover.mixture import Mixture
 from klover.pool import Pool
 from klover.search import MOST_FULL_DIM, find_modes, log_determinant
 from klover.spreads import Diagonal, Full, cholesky
+from klover.starts import weighted_draws
 from klover.state import Context, State
-from klover.target import Target
 from klover.typing import AnyArray, Float
 
 SCALE = 3.0
@@ -113,7 +113,7 @@ def from_target(context: Context) -> State:
 
 
 def from_given(context: Context, start: Any) -> State:
-    """Begin with a mixture, a fit, draws, or an ArviZ object of the user's, beside a search for modes of our own.
+    """Begin with what the user has (:mod:`klover.starts`), beside a search for modes of our own.
 
     The user's approximation may miss modes, and often does: the search costs little and sees what it misses.
     """
@@ -137,54 +137,18 @@ def _on_host(family: Family, mixture: Mixture) -> Mixture:
 
 
 def _from_draws(context: Context, start: Any) -> Mixture:
-    """Fit a mixture to draws, equally weighted."""
-    x = flat_draws(context.evaluator.target, start)
+    """Fit a mixture to weighted draws."""
+    x, weight = weighted_draws(context.evaluator.target, start, context.generator)
     log_p = context.evaluator.values(x)
-    inside = np.isfinite(log_p)
+    inside = np.isfinite(log_p) & (weight > 0)
     if inside.sum() < 2:
         raise ValueError(
             f"start must hold draws in the support of the target, but the log density is finite at {inside.sum()} of "
             f"{len(x)}. Pass draws of the unconstrained parameters."
         )
-    sample = equal(x[inside], log_p[inside])
+    sample = Sample(x, log_p, weight).where(inside)
     location, covariance = moments(sample.x, sample.weight)
     if context.dim > MOST_FULL_DIM:
         covariance = np.diagonal(covariance)
     first = mixture_of(context.family, location[None], covariance[None], np.array([SCALE_DF]), np.ones(1))
     return grow(context.generator, first, sample, context.max_components, GIVEN_ROUNDS)
-
-
-def flat_draws(target: Target, start: Any) -> Float[np.ndarray, "draw dim"]:
-    """Flatten draws: an array (draws, dim), a pytree of arrays (draws, ...), or an ArviZ object with a posterior.
-
-    An ArviZ posterior is read by the names of the example's top level; its values must be the unconstrained ones.
-    """
-    example = target.unravel(target.start)
-    if hasattr(start, "posterior"):
-        if not isinstance(example, dict):
-            raise TypeError(
-                "start is an ArviZ object, so the target's example must be a dict with its variables' names."
-            )
-        missing = set(example) - set(start.posterior)
-        if missing:
-            raise ValueError(f"start.posterior has no variable {sorted(missing)}; it has {sorted(start.posterior)}.")
-        stacked = {name: np.asarray(start.posterior[name]) for name in example}
-        start = {name: value.reshape(-1, *value.shape[2:]) for name, value in stacked.items()}
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(start)]
-    is_numeric = all(leaf.dtype.kind in "fiu" and leaf.ndim > 0 for leaf in leaves)
-    is_like_example = jax.tree.structure(start) == jax.tree.structure(example)
-    if is_numeric and len(leaves) == 1 and leaves[0].ndim == 2:
-        x = leaves[0].astype(float)
-    elif is_numeric and is_like_example and len({len(leaf) for leaf in leaves}) == 1:
-        x = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1).astype(float)
-    else:
-        raise ValueError(
-            f"start must be a Mixture, a Fit, an array of shape (draws, {target.dim}), a pytree of arrays (draws, ...) "
-            f"like the example, or an ArviZ object, but a {type(start).__name__} came."
-        )
-    if x.shape[1] != target.dim or len(x) < 2 or not np.isfinite(x).all():
-        raise ValueError(
-            f"start must hold two or more finite draws of {target.dim} numbers, but shape {x.shape} came"
-            + ("." if np.isfinite(x).all() else " with numbers that are not finite.")
-        )
-    return x

@@ -1,0 +1,115 @@
+"""PyMC models as targets: the same density, read on the same scale, and nothing of the user's settings touched."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import klover
+
+pymc = pytest.importorskip("pymc")
+
+EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+
+@pytest.fixture(scope="module")
+def schools():
+    with pymc.Model(coords={"school": list("abcdefgh")}) as model:
+        mu = pymc.Normal("mu", 0, 5)
+        tau = pymc.HalfCauchy("tau", 5)
+        eta = pymc.Normal("eta", dims="school")
+        theta = pymc.Deterministic("theta", mu + tau * eta, dims="school")
+        pymc.Normal("y", theta, ERRORS, observed=EFFECTS, dims="school")
+    return model
+
+
+@pytest.fixture(scope="module")
+def target(schools):
+    return klover.from_pymc(schools)
+
+
+def test_the_density_is_that_of_pymc(schools, target):
+    function = schools.compile_logp()
+    for seed in range(3):
+        x = np.random.default_rng(seed).normal(size=target.dim)
+        position = {name: np.asarray(value) for name, value in target.unravel(x).items()}
+        assert float(target.log_prob(x)) == pytest.approx(float(function(position)), rel=1e-12)
+
+
+def test_people_read_variables_with_their_dims(target):
+    assert {name.split("[")[0] for name in target.names} == {"mu", "tau", "eta", "theta"}
+    front_end = target.front_end
+    assert front_end.dims["theta"] == ("school",)
+    assert list(front_end.coords["school"]) == list("abcdefgh")
+    np.testing.assert_array_equal(front_end.observed["y"], EFFECTS)
+    assert front_end.improper == ()
+
+
+def test_unconstrain_is_the_inverse_of_constrain(target):
+    x = np.random.default_rng(0).normal(size=target.dim)
+    back = target.front_end.unconstrain(target.position(x))
+    for name, value in target.unravel(x).items():
+        np.testing.assert_allclose(back[name], value, rtol=1e-12)
+
+
+def test_a_transform_may_need_other_variables():
+    with pymc.Model() as model:
+        upper = pymc.HalfNormal("upper", 1.0)
+        pymc.Uniform("inside", 0.0, upper)
+    target = klover.from_pymc(model)
+    x = np.array([0.3, -0.7])
+    back = target.front_end.unconstrain(target.position(x))
+    np.testing.assert_allclose(np.concatenate([np.ravel(back[name]) for name in target.unravel(x)]), x, rtol=1e-10)
+
+
+def test_log_likelihood_of_each_observation(target):
+    position = target.position(np.zeros(target.dim))
+    found = target.front_end.log_likelihood(position)["y"]
+    expected = -0.5 * ((EFFECTS - position["theta"]) / ERRORS) ** 2 - np.log(ERRORS) - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_refine_gives_the_known_evidence(target):
+    fit = klover.refine(jax.random.key(0), target)
+    assert fit.verdict.trusted
+    assert abs(fit.log_evidence + 31.3113) < 5 * fit.log_evidence_se
+
+
+def test_flat_priors_are_named_as_improper():
+    with pymc.Model() as model:
+        pymc.Flat("level")
+        pymc.HalfFlat("scale")
+        pymc.Normal("rest")
+    assert klover.from_pymc(model).front_end.improper == ("level", "scale")
+
+
+def test_what_has_no_density_is_refused():
+    with pymc.Model() as discrete:
+        pymc.Poisson("count", 3.0)
+    with pytest.raises(ValueError, match="discrete variables, count"):
+        klover.from_pymc(discrete)
+    with pymc.Model() as empty:
+        pymc.Normal("y", 0, 1, observed=1.0)
+    with pytest.raises(ValueError, match="nothing to infer"):
+        klover.from_pymc(empty)
+    with pytest.raises(TypeError, match=r"pymc\.Model, but a str"):
+        klover.from_pymc("model")
+
+
+@pytest.mark.parametrize("flags", [None, "--xla_cpu_enable_fast_math=false"])
+def test_flags_devices_and_precision_stay_as_they_were(flags):
+    program = """
+import os, pymc, klover, jax
+with pymc.Model() as model:
+    pymc.Normal("x")
+klover.from_pymc(model)
+print(os.environ.get("XLA_FLAGS"), len(jax.devices()), jax.config.jax_enable_x64)
+"""
+    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_ENABLE_X64")}
+    environment |= {} if flags is None else {"XLA_FLAGS": flags}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(flags), "1", "False"]
