@@ -25,7 +25,7 @@ def test_steps_under_jit_and_draws_by_the_positions_structure():
     step = jax.jit(algorithm.step)
     for number in range(2):
         state, info = step(jax.random.key(number), state)
-    assert int(info.num_components) == 3
+    assert state.boost.mixture.capacity == 3
     assert float(info.ess_share) > 0.9
     draws = algorithm.sample(jax.random.key(9), state, 4000)
     assert draws["a"].shape == (4000,)
