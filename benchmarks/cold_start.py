@@ -77,27 +77,11 @@ def klover_model_schools():
 
 
 def _refined_model(model):
-    """Trace the model for the shapes of its latent sites, without running anything, and refine its potential."""
     import jax
-    import numpy as np
-    from numpyro import handlers
-    from numpyro.distributions import biject_to
-    from numpyro.infer.util import potential_energy
 
     import klover
 
-    def latent(key):
-        sites = handlers.trace(handlers.seed(model, key)).get_trace().items()
-        return {
-            name: biject_to(site["fn"].support).inv(site["value"])
-            for name, site in sites
-            if site["type"] == "sample" and not site["is_observed"]
-        }
-
-    key = jax.random.key(0)
-    example = jax.tree.map(lambda leaf: np.zeros(leaf.shape), jax.eval_shape(latent, key))
-    target = klover.Target(lambda position: -potential_energy(model, (), {}, position), example)
-    return _refined(klover, jax, target)
+    return _refined(klover, jax, klover.from_numpyro(model))
 
 
 def _refined(klover, jax, target):

@@ -5,8 +5,18 @@ import pytest
 from klover import extras
 
 
-@pytest.mark.parametrize(("load", "library"), [(extras.pyplot, "matplotlib"), (extras.blackjax, "blackjax")])
-def test_a_missing_library_is_named_with_its_extra(monkeypatch, load, library):
+@pytest.mark.parametrize(
+    ("load", "library", "extra"),
+    [
+        (extras.pyplot, "matplotlib", "plots"),
+        (extras.blackjax, "blackjax", "paper"),
+        (extras.xarray, "xarray", "arviz"),
+        (extras.arviz, "arviz", "arviz"),
+        (extras.joblib, "joblib", "parallel"),
+        (extras.httpstan, "httpstan", "stan"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(monkeypatch, load, library, extra):
     def missing(name):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
@@ -14,4 +24,4 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, load, library):
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ModuleNotFoundError) as caught:
         load()
-    assert f"{library}: pip install 'klover[paper]'" in caught.value.__notes__[0]
+    assert f"{library}: pip install 'klover[{extra}]'" in caught.value.__notes__[0]

@@ -1,3 +1,5 @@
+import csv
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -143,6 +145,35 @@ def test_long_tables_are_cut():
     assert "x[39] " in text
     assert "x[40]" not in text
     assert "\n... and 5 more\n" in text
+
+
+def test_notebooks_show_the_table_and_the_verdict(fit):
+    summary = fit.summary()
+    page = summary._repr_html_()
+    for text in ("intercept", "slope[1]", *COLUMNS, "<b>trusted</b>", fit.verdict.reason, f"{fit.log_evidence:.3f}"):
+        assert text in page
+    assert page.count("<tr>") == 4
+    assert "background" not in page
+
+
+def test_notebooks_show_names_as_they_are():
+    target = Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(45), names=["<script>"] + [f"x{i}" for i in range(44)])
+    page = standard_normal_fit(target).summary()._repr_html_()
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in page
+    assert "and 5 more" in page
+
+
+def test_csv_holds_everything(tmp_path):
+    target = Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(45), names=['a,"b"'] + [f"x{i}" for i in range(44)])
+    summary = standard_normal_fit(target).summary()
+    summary.to_csv(tmp_path / "table.csv")
+    with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["quantity", *COLUMNS]
+    assert [row[0] for row in rows] == list(summary.names)
+    written = np.array([row[1:] for row in rows], float)
+    np.testing.assert_array_equal(written.T, list(summary.columns.values()))
 
 
 def test_fit_without_support():

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import jax
@@ -379,3 +380,77 @@ def test_too_few_draws(getkey, num_draws):
     known = gaussian(2)
     with pytest.raises(ValueError, match="num_draws must be a whole number of at least 2.*10,000 is a good number"):
         sample_importance(getkey(), known.target, normal_around(known.mean, known.covariance), num_draws)
+
+
+def test_positions_are_stacked(draws):
+    np.testing.assert_array_equal(draws.positions, draws.x)
+    stacked = dataclasses.replace(draws, target=linear_regression().target).positions
+    assert {name: leaf.shape for name, leaf in stacked.items()} == {"intercept": (8000,), "slope": (8000, 2)}
+
+
+def test_initial_positions_are_distinct_draws(getkey, draws):
+    key = getkey()
+    starts = draws.initial_positions(key, 64)
+    assert starts.shape == (64, 3)
+    assert len(np.unique(starts, axis=0)) == 64
+    assert np.isin(starts, draws.x).all()
+    np.testing.assert_array_equal(starts, draws.initial_positions(key, 64))
+    # Few of many draws are hardly more than a sample of the posterior.
+    known = gaussian()
+    error = np.sqrt(np.diagonal(known.covariance) / 64)
+    assert np.all(np.abs(starts.mean(axis=0) - known.mean) < 5 * error)
+
+
+def test_initial_positions_on_both_scales(getkey):
+    target = Target(
+        lambda position: -0.5 * position["log_rate"] ** 2,
+        {"log_rate": 0.0},
+        constrain=lambda position: {"rate": jnp.exp(position["log_rate"])},
+    )
+    x = np.random.default_rng(0).normal(size=(100, 1))
+    draws = weigh(target, x, normal_around([0.0], [[1.0]]).log_prob(x))
+    key = getkey()
+    free, constrained = (draws.initial_positions(key, 5, constrained) for constrained in (False, True))
+    assert free["log_rate"].shape == (5,)
+    np.testing.assert_allclose(jnp.exp(free["log_rate"]), constrained["rate"])
+
+
+def test_copies_count_as_one_start(getkey):
+    x = np.repeat([[0.0], [1.0], [2.0]], [10, 5, 1], axis=0)
+    target = Target(lambda point: jnp.where(point[0] < 1.5, 0.0, -jnp.inf), jnp.zeros(1))
+    draws = weigh(target, x, np.zeros(16))
+    firsts = np.array([draws.initial_positions(getkey(), 1)[0, 0] for _ in range(100)])
+    assert abs((firsts == 0).mean() - 2 / 3) < 5 * np.sqrt(2 / 9 / 100)
+    np.testing.assert_array_equal(np.sort(draws.initial_positions(getkey(), 2)[:, 0]), [0.0, 1.0])
+    with pytest.raises(ValueError, match="distinct draws of positive weight, 2, but 3 came"):
+        draws.initial_positions(getkey(), 3)
+    with pytest.raises(ValueError, match="num_chains must be a whole number of at least 1"):
+        draws.initial_positions(getkey(), 0)
+
+
+def test_chains_of_numpyro_begin_there(getkey):
+    numpyro = pytest.importorskip("numpyro")
+
+    def model():
+        mean = numpyro.sample("mean", numpyro.distributions.Normal(0.0, 1.0).expand([2]).to_event(1))
+        scale = numpyro.sample("scale", numpyro.distributions.HalfNormal(1.0))
+        numpyro.sample("y", numpyro.distributions.Normal(mean, scale), obs=np.array([0.5, 1.5]))
+
+    def logdensity(position):
+        mean, scale = position["mean"], jnp.exp(position["scale"])
+        log_prior = jax.scipy.stats.norm.logpdf(jnp.append(mean, scale)).sum() + np.log(2) + position["scale"]
+        return log_prior + jax.scipy.stats.norm.logpdf(jnp.array([0.5, 1.5]), mean, scale).sum()
+
+    target = Target(logdensity, {"mean": np.zeros(2), "scale": 0.0})
+    x = np.random.default_rng(0).normal(size=(2000, 3))
+    draws = weigh(target, x, normal_around(np.zeros(3), np.eye(3)).log_prob(x))
+    starts = draws.initial_positions(getkey(), 3)
+    # One step a move, whose program is much smaller than that of NUTS.
+    kernel = numpyro.infer.HMC(model, num_steps=1, trajectory_length=None, adapt_step_size=False)
+    lengths = {"num_warmup": 0, "num_samples": 5, "num_chains": 3}
+    mcmc = numpyro.infer.MCMC(kernel, **lengths, chain_method="vectorized", progress_bar=False)
+    mcmc.run(getkey(), init_params=starts)
+    assert mcmc.get_samples(group_by_chain=True)["mean"].shape == (3, 5, 2)
+    # The positions are those of NumPyro's own unconstrained space.
+    energy = numpyro.infer.util.potential_energy(model, (), {}, jax.tree.map(lambda leaf: leaf[0], starts))
+    np.testing.assert_allclose(-energy, target.log_prob(np.append(starts["mean"][0], starts["scale"][0])), rtol=1e-9)

@@ -1,9 +1,15 @@
 """klover: cover the posterior by the forward KL, then correct by importance sampling."""
 
+from klover.adapters.callback import from_callback
+from klover.adapters.numpyro import from_numpyro
+from klover.adapters.pymc import from_pymc
+from klover.adapters.stan import from_stan
+from klover.algorithm import VIAlgorithm, vi_algorithm
 from klover.boosting import BoostInfo, BoostState, boost
+from klover.comparison import Comparison, compare
 from klover.diagnostics import Verdict
 from klover.families import Components, Family
-from klover.fit import Fit, Summary
+from klover.fit import Fit, Summary, load
 from klover.importance import WeightedDraws, sample_importance
 from klover.initialisation import diffuse
 from klover.mixture import Mixture
@@ -17,6 +23,7 @@ from klover.target import Target, TargetCheck
 __all__ = [
     "BoostInfo",
     "BoostState",
+    "Comparison",
     "Components",
     "Diagonal",
     "Family",
@@ -30,12 +37,20 @@ __all__ = [
     "Summary",
     "Target",
     "TargetCheck",
+    "VIAlgorithm",
     "Verdict",
     "WeightedDraws",
     "boost",
+    "compare",
     "diffuse",
+    "from_callback",
+    "from_numpyro",
+    "from_pymc",
+    "from_stan",
+    "load",
     "refine",
     "sample_importance",
+    "vi_algorithm",
 ]
 
 

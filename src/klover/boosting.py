@@ -26,6 +26,7 @@ from klover.mixture import Mixture
 from klover.settings import Settings
 from klover.sources import Draws
 from klover.status import Status
+from klover.storage import settings_of
 from klover.target import Target, evaluate
 from klover.typing import AnyArray, Float, Int, Key, record
 from klover.validation import check_choice, check_count, check_finite, check_key
@@ -228,7 +229,8 @@ def boost(
         field.name: np.asarray([getattr(entry, field.name) for entry in history])
         for field in dataclasses.fields(BoostInfo)
     }
-    return Fit(target, state.mixture, draws, columns, verdict)
+    made = settings_of("boost", key, first=first, num_final_draws=num_final_draws, **dataclasses.asdict(settings))
+    return Fit(target, state.mixture, draws, columns, verdict, settings=made)
 
 
 def _report(callback: Callable | None, num_components: int, info: BoostInfo) -> None:

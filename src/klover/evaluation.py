@@ -162,7 +162,9 @@ class Evaluator:
         try:
             return [np.asarray(leaf, float)[: len(block)] for leaf in jax.tree.leaves(program(self.target, padded))]
         except (jax.errors.JaxRuntimeError, ValueError):  # the latter where the error surfaces with the result
-            pass
+            failures = getattr(self.target.front_end, "failures", None)
+            if failures is not None and failures.throw:
+                raise RuntimeError(str(failures)) from failures.error
         if size > 1:
             # JAX logs every error with its traceback; they are counted and reported once instead.
             log = logging.getLogger("jax._src.callback")

@@ -1,13 +1,16 @@
 """The result of a fit: the mixture, how it grew, fresh weighted draws, the verdict, and a table for people."""
 
+import csv
 import dataclasses
+import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from klover import psis
+from klover import datatree, html, psis, storage
 from klover.diagnostics import Verdict
 from klover.importance import WeightedDraws, sample_importance
 from klover.mixture import Mixture
@@ -38,6 +41,8 @@ class Fit:
     num_evaluations, evaluation_seconds
         Evaluations of the target in all, and the seconds inside it (compilation included); None where they were not
         counted.
+    settings
+        How the fit was made: the function, its choices, and the data of the key.
     """
 
     target: Target
@@ -47,6 +52,7 @@ class Fit:
     verdict: Verdict
     num_evaluations: int | None = None
     evaluation_seconds: float | None = None
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -81,10 +87,51 @@ class Fit:
         """Weighted mean, sd, interval, Monte Carlo error, ESS and k̂ of every quantity."""
         return summarise(self.draws, self.verdict, int(self.mixture.num_components))
 
+    def to_datatree(
+        self, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False
+    ) -> Any:
+        """Return the draws as :meth:`WeightedDraws.to_datatree <klover.WeightedDraws.to_datatree>` does.
+
+        The verdict with reason and remedy, the number of components and the settings (as JSON) are attributes too.
+        """
+        tree = self.draws.to_datatree(key, num_draws, predictive)
+        tree.attrs |= {
+            "verdict": "trusted" if self.verdict.trusted else "refused",
+            "verdict_status": self.verdict.status.name,
+            "verdict_reason": self.verdict.reason,
+            "verdict_remedy": self.verdict.remedy,
+            "num_components": int(self.mixture.num_components),
+            "settings": json.dumps(self.settings),
+        }
+        return tree
+
+    def to_arviz(self, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False) -> Any:
+        """Return :meth:`to_datatree` as the installed ArviZ has it: a DataTree, or InferenceData before ArviZ 1."""
+        return datatree.to_arviz(self.to_datatree(key, num_draws, predictive))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write all but the target's functions to one file, which :func:`klover.load` reads."""
+        storage.save(path, self)
+
     def __repr__(self) -> str:
         """Return a one-line description."""
         state = "trusted" if self.verdict.trusted else "refused"
         return f"Fit(dim={self.target.dim}, num_components={int(self.mixture.num_components)}, {state})"
+
+
+def load(path: str | os.PathLike, target: Target | None = None) -> Fit:
+    """Read a fit that :meth:`Fit.save` has written.
+
+    Parameters
+    ----------
+    path
+        The file.
+    target
+        The target of the fit, built as before. Without it, what was stored can be read (draws, their constrained
+        positions, summary, verdict, history), and the log density cannot be evaluated. Constrained positions in
+        containers other than dicts, lists and tuples are then dicts by name.
+    """
+    return Fit(**storage.load(path, target))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,26 +157,66 @@ class Summary:
 
     def __str__(self) -> str:
         """Return the table as text."""
-        shown = self.names[:LONGEST_TABLE]
-        width = max(len(name) for name in (*shown, "quantity"))
-        lines = [f"{'quantity':<{width}}" + "".join(f"{name:>11}" for name in self.columns)]
-        for row, name in enumerate(shown):
-            cells = "".join(f"{_cell(column, values[row]):>11}" for column, values in self.columns.items())
-            lines.append(f"{name:<{width}}{cells}")
+        rows = self._rows()
+        width = max(len(row[0]) for row in (*rows, ["quantity"]))
+        lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>11}" for cell in row[1:]) for row in (self._header, *rows)]
         if len(self.names) > LONGEST_TABLE:
             lines.append(f"... and {len(self.names) - LONGEST_TABLE} more")
-        figures = self.figures
-        lines += [
-            "",
-            f"log evidence   {figures['log_evidence']:.3f} ± {figures['log_evidence_se']:.3f}",
-            f"{figures['kind']:<15}{figures['ess']:.0f} effective of {figures['num_draws']} draws "
-            f"({figures['ess_share']:.0%})",
-            f"Pareto k̂       {figures['pareto_k']:.2f}"
-            + (" (of the importance draws that were refused)" if figures["kind"] == "particles" else ""),
-            f"components     {figures['num_components']}",
-            f"verdict        {self.verdict}",
-        ]
+        lines += ["", *(f"{label:<15}{text}" for label, text in self._lines())]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        notes = [f"... and {len(self.names) - LONGEST_TABLE} more"] if len(self.names) > LONGEST_TABLE else []
+        notes += [f"{label}: {text}" for label, text in self._lines()[:-1]]
+        return html_table(self._header, self._rows(), "Posterior quantities", notes, self.verdict)
+
+    def to_csv(self, path: str | os.PathLike) -> None:
+        """Write the table, all quantities and digits of it, as comma-separated values."""
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(self._header)
+            table.writerows(zip(self.names, *(column.tolist() for column in self.columns.values()), strict=True))
+
+    @property
+    def _header(self) -> list[str]:
+        return ["quantity", *self.columns]
+
+    def _rows(self) -> list[list[str]]:
+        return [
+            [name, *(_cell(column, values[row]) for column, values in self.columns.items())]
+            for row, name in enumerate(self.names[:LONGEST_TABLE])
+        ]
+
+    def _lines(self) -> list[tuple[str, str]]:
+        """Return what is said below the table: labels and texts."""
+        figures = self.figures
+        whose = " (of the importance draws that were refused)" if figures["kind"] == "particles" else ""
+        share = f"{figures['ess']:.0f} effective of {figures['num_draws']} draws ({figures['ess_share']:.0%})"
+        return [
+            ("log evidence", f"{figures['log_evidence']:.3f} ± {figures['log_evidence_se']:.3f}"),
+            (figures["kind"], share),
+            ("Pareto k̂", f"{figures['pareto_k']:.2f}{whose}"),
+            ("components", str(figures["num_components"])),
+            ("verdict", str(self.verdict)),
+        ]
+
+
+def html_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    label: str,
+    notes: Sequence[str] = (),
+    verdict: Verdict | None = None,
+) -> str:
+    """Show a table for a notebook, whose own colours of text and page are left as they are."""
+    parts = [html.table(header, rows, label), html.bullets(notes) if notes else ""]
+    if verdict is not None:
+        word, _, rest = str(verdict).partition(":")
+        colour = "#2e7d4f" if verdict.trusted else "#c0392b"
+        said = f"<b>{html.escape(word)}</b>:{html.escape(rest)}"
+        parts.append(f'<p style="border-left: 4px solid {colour}; padding-left: .6em">{said}</p>')
+    return "".join(parts)
 
 
 def _cell(column: str, value: float) -> str:

@@ -8,11 +8,13 @@ estimates the evidence Z. Everything stays in log space; a draw outside the supp
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from klover import psis, resampling
+from klover import datatree, psis, resampling, stored
 from klover.arrays import logsumexp, namespace
 from klover.mixture import Mixture
 from klover.target import Target, evaluate
@@ -170,9 +172,14 @@ class WeightedDraws:
         """Estimate exp(KL) of the number of draws that this proposal needs."""
         return namespace(self.log_p).exp(self.forward_kl)
 
+    @property
+    def positions(self) -> PyTree:
+        """Constrained positions at the draws, stacked on a leading axis."""
+        return stored.positions(self.target, self.x)
+
     def values(self, function: Callable[[PyTree], PyTree]) -> PyTree:
         """Evaluate a function of one constrained position at every draw."""
-        return jax.vmap(lambda point: function(self.target.position(point)))(jnp.asarray(self.x))
+        return jax.vmap(function)(self.positions)
 
     def expectation(self, function: Callable[[PyTree], PyTree]) -> tuple[PyTree, PyTree]:
         """Posterior expectation of a function of the position, with its standard error.
@@ -180,9 +187,10 @@ class WeightedDraws:
         Parameters
         ----------
         function
-            From one constrained position to a number, an array or a pytree of arrays.
+            From one constrained position to a number, an array or a pytree of arrays; of a condition the expectation is
+            its probability.
         """
-        values = self.values(function)
+        values = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(leaf, self.log_p)), self.values(function))
         pairs = jax.tree.map(self.mean_and_error, values)
         return jax.tree.transpose(jax.tree.structure(values), jax.tree.structure((0, 0)), pairs)
 
@@ -206,6 +214,62 @@ class WeightedDraws:
     ) -> Float[jax.Array, "draw dim"]:
         """Return equally weighted flat draws; ``"without-replacement"`` gives distinct ones."""
         return jnp.asarray(self.x)[resampling.resample(key, self.log_weight, num_draws, method)]
+
+    def initial_positions(self, key: Key[jax.Array, ""], num_chains: int, constrained: bool = False) -> PyTree:
+        """Choose distinct starting points for Markov chains: a pytree of positions with a leading axis of chains.
+
+        Parameters
+        ----------
+        key
+            A typed key.
+        num_chains
+            How many to choose, in proportion to their weights; no two of them are the same point.
+        constrained
+            Whether to return constrained positions; otherwise they are unconstrained ones, as NUTS wants them.
+        """
+        check_count("num_chains", num_chains, 1)
+        inside = np.flatnonzero(np.asarray(self.log_weight) > -np.inf)
+        # Particles may be copies of each other, which count as one with their weights together.
+        _, first, copy = np.unique(np.asarray(self.x)[inside], axis=0, return_index=True, return_inverse=True)
+        if len(first) < num_chains:
+            raise ValueError(
+                f"num_chains must be at most the number of distinct draws of positive weight, {len(first)}, but "
+                f"{num_chains} came. Draw more with fit.importance(key, num_draws), or run fewer chains."
+            )
+        log_weight = np.full(len(first), -np.inf)
+        np.logaddexp.at(log_weight, copy.ravel(), np.asarray(self.log_weight, float)[inside])
+        chosen = inside[first[resampling.resample(key, log_weight, num_chains, "without-replacement")]]
+        if constrained:
+            return jax.tree.map(lambda leaf: leaf[chosen], self.positions)
+        return jax.vmap(self.target.unravel)(jnp.asarray(self.x)[chosen])
+
+    def to_datatree(
+        self, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False
+    ) -> Any:
+        """Return labelled results in ArviZ's groups, as an ``xarray.DataTree``.
+
+        ``posterior`` holds draws of equal weight, because ArviZ knows no weights: one chain, so that r_hat is NaN. Some
+        of them come more than once, which ArviZ's ess and mcse do not see: those of ``fit.summary()`` are right.
+        ``sample_stats`` has their log density ``lp``. ``proposal`` holds the weighted draws, with ``log_p``, ``log_q``,
+        the raw ``log_ratio`` and the smoothed ``log_weight``. ``observed_data`` and ``log_likelihood`` are there where
+        the model knows them.
+
+        Parameters
+        ----------
+        key
+            For resampling and predictions; a fixed one if None.
+        num_draws
+            How many draws of equal weight.
+        predictive
+            Whether to add ``posterior_predictive``, new observations for each of these draws.
+        """
+        key_choice, key_order, key_predictions = jax.random.split(jax.random.key(0) if key is None else key, 3)
+        index = jax.random.permutation(key_order, resampling.resample(key_choice, self.log_weight, num_draws))
+        return datatree.build(self, np.asarray(index), key_predictions, predictive)
+
+    def to_arviz(self, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False) -> Any:
+        """Return :meth:`to_datatree` as the installed ArviZ has it: a DataTree, or InferenceData before ArviZ 1."""
+        return datatree.to_arviz(self.to_datatree(key, num_draws, predictive))
 
 
 def _figures(log_p: LogRatio, log_q: LogRatio) -> tuple[Scalar, Scalar, Scalar, Scalar]:

@@ -34,6 +34,7 @@ from klover.pool import Pool
 from klover.search import NUM_STARTS, climb, local_covariance, log_determinant
 from klover.state import Context, RoundInfo, State
 from klover.status import Status
+from klover.storage import settings_of
 from klover.target import Target
 from klover.typing import AnyArray, Float, Key, PyTree
 from klover.validation import check_choice, check_count, check_key
@@ -76,7 +77,8 @@ def refine(
         The target. A ``box`` helps where modes may be far apart.
     start
         An approximation to begin with: a :class:`~klover.Mixture`, a :class:`~klover.Fit`, draws of the unconstrained
-        parameters (an array, a pytree, an ArviZ object with a posterior).
+        parameters (an array or a pytree, alone or in a pair with weights), weighted draws, an ArviZ object with a
+        posterior, a pair of a NumPyro autoguide and its SVI result, a PyMC approximation, a Pathfinder state.
     max_components
         Largest number of components; chosen by the dimension if None.
     num_draws
@@ -133,7 +135,9 @@ def refine(
         field.name: np.asarray([getattr(info, field.name) for info in state.history])
         for field in dataclasses.fields(RoundInfo)
     }
-    return Fit(target, proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds)
+    asked = {"max_components": max_components, "num_draws": num_draws, "budget": budget, "family": family}
+    settings = settings_of("refine", key, start=start, **asked, integrand=integrand)
+    return Fit(target, proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds, settings)
 
 
 def _reserve(budget: Budget, num_draws: int | None) -> int:

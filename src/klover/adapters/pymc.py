@@ -120,7 +120,7 @@ def _jaxifier() -> Callable[[list[Any], list[Any]], Callable]:
 @contextlib.contextmanager
 def _untouched() -> Iterator[None]:
     """Put the flags of XLA and the precision of JAX back to what they were."""
-    flags, is_double = os.environ.get("XLA_FLAGS"), jax.config.jax_enable_x64
+    flags, is_double = os.environ.get("XLA_FLAGS"), jax.numpy.result_type(float) == np.float64
     try:
         yield
     finally:

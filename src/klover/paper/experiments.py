@@ -142,7 +142,7 @@ def batches(cell: Cell) -> Iterator[Cell]:
 def compute(cell: Cell) -> list[dict[str, Any]]:
     """Compute the lines of a cell."""
     device = jax.devices("cpu" if cell.table in ON_CPU else None)[0]
-    is_double = cell.table not in IN_SINGLE_PRECISION and jax.config.jax_enable_x64
+    is_double = cell.table not in IN_SINGLE_PRECISION and jax.numpy.result_type(float) == np.float64
     # A GPU would round products of single precision to ten bits.
     with jax.default_device(device), jax.enable_x64(is_double), jax.default_matmul_precision("float32"):
         return [{**row, "device": device.device_kind} for row in _compute(cell)]

@@ -1,0 +1,172 @@
+"""``klover fit``: fit a model in a file, and write the answer, the draws, the figures and a page into a folder."""
+
+import argparse
+import datetime
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from klover.cli.environment import set_up_jax
+from klover.cli.models import ModelError, errors_in, load_target, split
+
+if TYPE_CHECKING:
+    from klover.fit import Fit
+    from klover.target import Target
+
+TRUSTED, BAD_INPUT, REFUSED, INTERRUPTED = 0, 2, 3, 130
+FIT, CHECKPOINT = "fit.klover", "checkpoint.npz"
+SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.description = "Exit status: 0 trusted, 3 refused, 2 bad input."
+    parser.add_argument("model", help="FILE.py:NAME (a NumPyro model, a PyMC model, a klover.Target) or FILE.stan")
+    parser.add_argument("--data", type=Path, help="data by name: .json, .csv (a header and numbers) or .npz")
+    parser.add_argument("--out", type=Path, default=Path("klover-fit"), help="folder of the results (klover-fit)")
+    parser.add_argument("--resume", action="store_true", help="go on with the fit that the folder holds")
+    parser.add_argument("--start", type=Path, help="begin with draws: an ArviZ netCDF file, or a .klover file")
+    parser.add_argument("--budget", help="most evaluations (100000) or most time (60s, 5min, 1h)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all draws (0)")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--device", choices=("cpu", "gpu"), help="where to compute (what JAX finds)")
+
+
+def run(options: argparse.Namespace, command: str) -> int:
+    """Fit, write and tell; return the exit status."""
+    try:
+        return _run(options, command)
+    except ModelError as error:
+        print(f"klover fit: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        notes = " ".join(getattr(error, "__notes__", ()))
+        print(f"klover fit: {error} {notes}".rstrip(), file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("\nklover fit: interrupted. What was finished is kept; go on with --resume.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(options: argparse.Namespace, command: str) -> int:
+    began = time.perf_counter()
+    budget = None if options.budget is None else parse_budget(options.budget)
+    held = [name for name in (FIT, CHECKPOINT) if (options.out / name).exists()]
+    if held and not options.resume:
+        raise ValueError(
+            f"{options.out / held[0]} exists. Go on with it by --resume, or choose another folder by --out."
+        )
+    set_up_jax(options.device)
+    import jax
+
+    import klover
+
+    # Of a traceback only the lines of the user's file are shown, so JAX need not shorten it.
+    jax.config.update("jax_traceback_filtering", "off")
+    target = load_target(options.model, options.data)
+    if FIT in held:
+        klover.load(options.out / FIT, target)  # refuses another model or other data, whose checkpoint would mislead
+    start = None if options.start is None else read_start(options.start, target)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with errors_in(split(options.model)[0]):
+        fit = klover.refine(
+            jax.random.key(options.seed),
+            target,
+            start,
+            budget=budget,
+            checkpoint=options.out / CHECKPOINT,
+            progress=sys.stderr.isatty(),
+        )
+    if not options.json:
+        print(fit.summary())
+    files = write(options.out, fit, Path(options.model).name, command)
+    if options.json:
+        print(json.dumps(_as_json(fit, files), indent=2, ensure_ascii=False))
+    else:
+        print("\n" + "\n".join(f"{name:<15}{path}" for name, path in files.items()))
+        print(f"time           {time.perf_counter() - began:.1f} s")
+    return TRUSTED if fit.verdict.trusted else REFUSED
+
+
+def parse_budget(text: str) -> int | datetime.timedelta:
+    """Read a number of evaluations, or a time with its unit."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|sec|m|min|h)", text.strip())
+    if found:
+        return datetime.timedelta(seconds=float(found[1]) * SECONDS[found[2]])
+    if re.fullmatch(r"[\d_]*[1-9][\d_]*", text.strip()):
+        return int(text)
+    raise ValueError(f"--budget must be a number of evaluations, or a time such as 60s or 5min, but {text!r} came.")
+
+
+def read_start(path: Path, target: "Target") -> Any:
+    """Read draws to begin with: a fit of klover's, or the posterior in an ArviZ file."""
+    import klover
+    from klover import extras
+
+    if not path.is_file():
+        raise ValueError(f"--start names {path}, which does not exist.")
+    if path.suffix == ".klover":
+        return klover.load(path)
+    xarray = extras.xarray()
+    try:
+        with xarray.open_datatree(path, engine="h5netcdf") as tree:
+            start = tree.load()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--start {path} is no netCDF file: {error}") from error
+    if "posterior" not in start.children:
+        raise ValueError(f"--start {path} must have a group 'posterior', but it has {', '.join(start.children)}.")
+    values = list(start.posterior.data_vars.values())
+    is_nameless = target.front_end is None and not isinstance(target.unravel(target.start), dict)
+    # One variable holds the whole position of a target without names.
+    return values[0].to_numpy().reshape(-1, target.dim) if is_nameless and len(values) == 1 else start
+
+
+def write(folder: Path, fit: "Fit", title: str, command: str) -> dict[str, Path]:
+    """Write all that a folder is to hold, and return the files by what they are; say what a missing library costs."""
+    from klover import reports
+
+    files = {"fit": folder / FIT, "table": folder / "summary.csv"}
+    fit.save(files["fit"])
+    fit.summary().to_csv(files["table"])
+    wanted: dict[str, tuple[Path, Callable[[Path], object]]] = {
+        "draws": (folder / "draws.nc", lambda path: fit.to_datatree().to_netcdf(path, engine="h5netcdf")),
+        "report": (folder / "report.html", lambda path: reports.write_report(path, fit, title, command)),
+    }
+    for name, (path, make) in wanted.items():
+        try:
+            make(path)
+        except ImportError as error:
+            notes = " ".join(getattr(error, "__notes__", ()))
+            print(f"klover fit: {path} is left out. {notes}", file=sys.stderr)
+        else:
+            files[name] = path
+    return files
+
+
+def _as_json(fit: "Fit", files: dict[str, Path]) -> dict[str, Any]:
+    summary, verdict = fit.summary(), fit.verdict
+    return {
+        "verdict": {
+            "trusted": verdict.trusted,
+            "status": verdict.status.name,
+            "reason": verdict.reason,
+            "remedy": verdict.remedy,
+        },
+        "figures": {name: _as_number(value) for name, value in summary.figures.items()},
+        "num_evaluations": fit.num_evaluations,
+        "quantities": {
+            name: {column: _as_number(float(values[row])) for column, values in summary.columns.items()}
+            for row, name in enumerate(summary.names)
+        },
+        "files": {name: str(path) for name, path in files.items()},
+    }
+
+
+def _as_number(value: Any) -> Any:
+    """JSON has neither NaN nor infinities."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,93 @@
+"""Fits in files: how they were made, and everything about them but the functions of their targets."""
+
+import dataclasses
+import datetime
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from klover import records
+from klover.datatree import versions
+from klover.diagnostics import Verdict
+from klover.families import Components
+from klover.frontend import FrontEnd
+from klover.importance import WeightedDraws
+from klover.islands import ParticleDraws
+from klover.mixture import Mixture
+from klover.spreads import Diagonal, Full, LowRank
+from klover.status import Status
+from klover.stored import StoredTarget, describe
+from klover.target import Target
+from klover.typing import Key
+
+VERSION = 1
+DRAWS = {"importance": WeightedDraws, "particles": ParticleDraws}
+RECORDS = (Components, Diagonal, FrontEnd, Full, LowRank, Mixture, Status, Verdict)
+NUM_COMPARED = 8
+TOLERANCE = 1e-4
+"""Relative difference of log densities, above what float32 leaves of it, that two ways to compute them may have."""
+
+
+def settings_of(function: str, key: Key[jax.Array, ""], **choices: Any) -> dict[str, Any]:
+    """Describe how a fit is made, in words and numbers."""
+    return {"function": function, **_plain(choices), "key": np.asarray(jax.random.key_data(key)).tolist()}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, datetime.timedelta):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _plain(entry) for name, entry in value.items()}
+    return value.item() if isinstance(value, np.generic | jax.Array) and value.ndim == 0 else type(value).__name__
+
+
+def save(path: str | os.PathLike, fit: Any) -> None:
+    """Write a :class:`klover.Fit`."""
+    content = {field.name: getattr(fit, field.name) for field in dataclasses.fields(fit)}
+    draws, target = content.pop("draws"), content.pop("target")
+    fields = [field.name for field in dataclasses.fields(draws) if field.name != "target"]
+    content["draws"] = {name: np.asarray(getattr(draws, name)) for name in fields}
+    arrays: dict[str, np.ndarray] = {}
+    description = {
+        "kind": "fit",
+        "version": VERSION,
+        "versions": versions(),
+        "draws_kind": draws.kind,
+        "target": records.encode(describe(target, content["draws"]["x"]), arrays),
+        "fit": records.encode(content, arrays),
+    }
+    records.write(path, description, arrays)
+
+
+def load(path: str | os.PathLike, target: Target | None = None) -> dict[str, Any]:
+    """Read the fields of a :class:`klover.Fit`."""
+    description = records.read(path, "fit", VERSION, RECORDS, "save the fit again.")
+    about, content = StoredTarget(**description["target"]), description["fit"]
+    draws = content["draws"]
+    if target is not None:
+        _check_target(path, target, about, draws["log_p"])
+    content["target"] = about if target is None else target
+    content["draws"] = DRAWS[description["draws_kind"]](**draws, target=content["target"])
+    return content
+
+
+def _check_target(path: str | os.PathLike, target: Target, about: StoredTarget, log_p: np.ndarray) -> None:
+    """Refuse a target that is not the one of the file: its weights would be wrong."""
+    if (target.dim, target.names) != (about.dim, about.names):
+        raise ValueError(
+            f"target must be that of the fit {path}, of dimension {about.dim} with the names "
+            f"{', '.join(about.names[:8])}, but one of dimension {target.dim} with {', '.join(target.names[:8])} came."
+        )
+    inside = np.flatnonzero(np.isfinite(log_p))[:NUM_COMPARED]
+    value = np.asarray(jax.jit(Target.log_prob)(target, about.x[inside]))
+    difference = np.abs(value - log_p[inside])
+    if not (difference <= TOLERANCE * (1 + np.abs(log_p[inside]))).all():
+        raise ValueError(
+            f"target must be that of the fit {path}, but its log density differs by {difference.max():.3g} at a stored "
+            "draw. Build the target from the same model and data, or fit this one: klover.refine(key, target, "
+            "start=klover.load(path))."
+        )
