@@ -123,9 +123,9 @@ ORDER = {"schools": ("mu", "tau", "eta"), "kidiq": ("beta", "sigma"), "arK": ("a
 
 def in_order(position, name):
     """Return a constrained position in the order of the callback."""
-    if isinstance(position, dict):
+    if isinstance(position, dict) and "x" not in position:
         return jnp.concatenate([jnp.ravel(position[each]) for each in ORDER[name]])
-    return jnp.ravel(position)
+    return jnp.ravel(jax.tree.leaves(position)[0])
 
 
 def flat_like(target, name, natural):
@@ -137,7 +137,7 @@ def flat_like(target, name, natural):
     vectors = {"eta", "beta"}
     parts = {each: part if each in vectors else part[0] for each, part in parts.items()}
     if target.front_end.name == "callback":
-        parts = natural
+        parts = {"x": natural}
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(target.front_end.unconstrain(parts))])
 
 

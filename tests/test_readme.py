@@ -1,13 +1,40 @@
+"""Every piece of Python in the README and in docs/ works as pasted."""
+
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PIECES = [
+    pytest.param(code, id=f"{path.name}-{number}")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
+]
+CHECKS = {
+    "posterior = draws.resample": """
+assert fit.verdict.trusted
+assert abs(fit.log_evidence - jnp.log(4 * jnp.pi)) < 0.01
+assert abs(value - 11.5) < 5 * error
+assert posterior.shape == (1000, 2)
+""",
+    "schools.klover": """
+assert fit.verdict.trusted
+assert tree["posterior"]["theta"].dims == ("chain", "draw", "school")
+assert starts["eta"].shape == (4, 8)
+assert klover.load("schools.klover").log_evidence == fit.log_evidence
+""",
+}
 
 
-def test_the_python_in_the_readme_works_as_pasted():
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    code += "\nassert fit.verdict.trusted\nassert abs(fit.log_evidence - jnp.log(4 * jnp.pi)) < 0.01\n"
-    code += "assert abs(value - 11.5) < 5 * error\nassert posterior.shape == (1000, 2)\n"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+@pytest.mark.parametrize("code", PIECES)
+def test_the_python_in_documents_works_as_pasted(code, tmp_path):
+    code += "".join(check for words, check in CHECKS.items() if words in code)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd=tmp_path)
+
+
+def test_every_check_has_its_piece():
+    text = "".join(parameter.values[0] for parameter in PIECES)
+    assert all(words in text for words in CHECKS)

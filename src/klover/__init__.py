@@ -10,6 +10,7 @@ from klover.comparison import Comparison, compare
 from klover.diagnostics import Verdict
 from klover.families import Components, Family
 from klover.fit import Fit, Summary, load
+from klover.frontend import FrontEnd
 from klover.importance import WeightedDraws, sample_importance
 from klover.initialisation import diffuse
 from klover.mixture import Mixture
@@ -28,6 +29,7 @@ __all__ = [
     "Diagonal",
     "Family",
     "Fit",
+    "FrontEnd",
     "Full",
     "LowRank",
     "Mixture",
