@@ -31,7 +31,7 @@ from klover.importance import WeightedDraws
 from klover.integrands import aim
 from klover.mixture import Mixture
 from klover.pool import Pool
-from klover.search import NUM_STARTS, climb, local_covariance, log_determinant
+from klover.search import NUM_STARTS, climb, log_volume
 from klover.state import Context, RoundInfo, State
 from klover.status import Status
 from klover.storage import settings_of
@@ -289,8 +289,7 @@ def _missed_mode(context: Context, proposal: Mixture, draws: WeightedDraws) -> s
     if not log_ratio[worst] > log_evidence + np.log(draws.num_draws):
         return None
     # A spike (the neck of a funnel) has a large ratio and no mass: Laplace's approximation tells.
-    shape = local_covariance(context.evaluator, tops[worst], ceiling)
-    log_mass = values[worst] + 0.5 * (context.dim * np.log(2 * np.pi) + log_determinant(shape))
+    log_mass = values[worst] + log_volume(context.evaluator, tops[worst], ceiling)
     if log_mass < log_evidence + np.log(SMALLEST_MODE):
         return None
     return place_in_words(context.evaluator.target, tops[worst])

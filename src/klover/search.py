@@ -19,6 +19,8 @@ MEMORY = 8
 NUM_STEPS = 150
 TOLERANCE = 1e-6
 SUFFICIENT_RISE = 1e-4
+SMALLEST_COSINE = 1e-8
+"""A change of the gradient that is less along the step than this tells nothing about the curvature."""
 BACKTRACK = 0.3
 GROWTH = 2.0
 NUM_STARTS = 16
@@ -29,6 +31,12 @@ MAX_LARGE_MODES = 4
 UNSEEN_SHARE = 0.05
 STARTS_PER_MODE = 16
 SMALLEST_EIGENVALUE = 1e-6
+NUM_NEWTON_STEPS = 30
+LARGEST_GAIN = 0.01
+LENGTHS = 0.2 ** np.arange(8)
+LARGEST_VARIANCE = 1e20
+LARGEST_SCALE = 10.0
+"""A direction may be this many times as wide as the search has come in it."""
 MOST_FULL_DIM = 128
 """Beyond this dimension covariances are diagonal: matrices would take more draws than there are."""
 
@@ -56,7 +64,7 @@ def climb(
         taken = ~is_done & np.isfinite(trial_value) & (trial_value >= value + rise)
         change, fall = trial - x, gradient - trial_gradient
         curvature = _dot(change, fall)
-        is_useful = taken & (curvature > 1e-12 * _dot(fall, fall))
+        is_useful = taken & (curvature > SMALLEST_COSINE * np.sqrt(_dot(change, change) * _dot(fall, fall)))
         inverse = np.divide(1.0, curvature, out=np.zeros(len(x)), where=is_useful)
         history = [
             *history,
@@ -86,7 +94,8 @@ def _bounded(gradient: np.ndarray) -> np.ndarray:
 
 def _lbfgs_direction(gradient: np.ndarray, history: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
     """Two-loop recursion for all starts; a pair with inverse curvature zero is skipped."""
-    direction, amounts, scale = gradient.copy(), [], np.ones(len(gradient))
+    direction, amounts = gradient.copy(), []
+    scale = 1 / np.maximum(np.linalg.norm(gradient, axis=1), 1.0)
     for change, fall, inverse in reversed(history):
         amounts.append(inverse * _dot(change, direction))
         direction -= amounts[-1][:, None] * fall
@@ -119,17 +128,48 @@ def precision(evaluator: Evaluator, x: Float[np.ndarray, " dim"]) -> Float[np.nd
     return 0.5 * (hessian + hessian.T)
 
 
+def _scaled_eigen(
+    hessian: Float[np.ndarray, "dim dim"], floor: Float[np.ndarray, " dim"] | float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scales that make the diagonal of a precision matrix one; its eigenvalues then, in absolute value; the vectors."""
+    scale = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), floor))
+    values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
+    return scale, np.maximum(np.abs(values), SMALLEST_EIGENVALUE), vectors
+
+
 def covariance(
     hessian: Float[np.ndarray, "dim dim"], ceiling: Float[np.ndarray, " dim"]
 ) -> Float[np.ndarray, "dim dim"]:
     """Invert a precision matrix; eigenvalues in absolute value, and no direction wider than the ceiling (variances)."""
-    scale = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1 / ceiling))
-    values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
-    root = vectors / np.sqrt(np.maximum(np.abs(values), SMALLEST_EIGENVALUE)) / scale[:, None]
+    scale, values, vectors = _scaled_eigen(hessian, 1 / ceiling)
+    root = vectors / np.sqrt(values) / scale[:, None]
     wide = np.sqrt(ceiling)
     values, vectors = np.linalg.eigh((root @ root.T) / np.outer(wide, wide))
     root = wide[:, None] * vectors * np.sqrt(np.clip(values, 1e-14, 1.0))
     return root @ root.T
+
+
+def settle(evaluator: Evaluator, x: Float[np.ndarray, " dim"], value: float) -> tuple[Float[np.ndarray, " dim"], float]:
+    """Take Newton steps from where a climb has ended, until the next one could gain next to nothing.
+
+    A climb ends where a step gains little. On unscaled data that can be far below the top, and Newton's method, which
+    does not depend on scales, goes on.
+    """
+    if len(x) > MOST_FULL_DIM:
+        return x, value
+    _, gradient = (leaf[0] for leaf in evaluator.values_and_gradients(x[None]))
+    for _ in range(NUM_NEWTON_STEPS):
+        scale, values, vectors = _scaled_eigen(precision(evaluator, x), 1 / LARGEST_VARIANCE)
+        step = vectors @ (vectors.T @ (gradient / scale) / values) / scale
+        if not 0.5 * gradient @ step > LARGEST_GAIN:
+            break
+        trials = x + LENGTHS[:, None] * step
+        values, gradients = evaluator.values_and_gradients(trials)
+        best = int(np.argmax(values))
+        if not values[best] > value:
+            break
+        x, value, gradient = trials[best], float(values[best]), gradients[best]
+    return x, value
 
 
 def local_covariance(
@@ -140,6 +180,24 @@ def local_covariance(
     if len(top) <= MOST_FULL_DIM:
         return covariance(hessian, ceiling)
     return np.minimum(1 / np.maximum(np.abs(np.diagonal(hessian)), 1e-300), ceiling)
+
+
+def widen(
+    evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"]
+) -> Float[np.ndarray, " dim"]:
+    """Raise the ceiling where a search without a box has come far: on unscaled data the way is the only scale."""
+    if evaluator.target.box is not None:
+        return ceiling
+    return np.maximum(ceiling, (LARGEST_SCALE * (top - np.asarray(evaluator.target.start, float))) ** 2)
+
+
+def log_volume(evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"]) -> float:
+    """Log mass around a top over the density there, by Laplace; unlike a covariance's determinant, without a floor."""
+    hessian = precision(evaluator, top)
+    if len(top) > MOST_FULL_DIM:
+        hessian = np.diag(np.diagonal(hessian))
+    scale, values, _ = _scaled_eigen(hessian, 1 / widen(evaluator, top, ceiling))
+    return float(0.5 * np.sum(np.log(2 * np.pi / values)) - np.sum(np.log(scale)))
 
 
 def log_determinant(shape: Float[np.ndarray, "dim *dim"]) -> float:
@@ -198,10 +256,14 @@ def find_modes(
         for start in np.argsort(-values):
             if not np.isfinite(values[start]):
                 continue
-            known = modes.index(tops[start], float(values[start]))
+            top, value = tops[start], float(values[start])
+            known = modes.index(top, value)
+            if known is None:
+                top, value = settle(evaluator, top, value)
+                known = modes.index(top, value)
             if known is not None:
                 modes.count[known] += 1
             elif len(modes.count) < most:
-                modes = modes.add(tops[start], float(values[start]), local_covariance(evaluator, tops[start], ceiling))
+                modes = modes.add(top, value, local_covariance(evaluator, top, widen(evaluator, top, ceiling)))
         if modes.is_settled or modes.count.sum() >= MAX_STARTS or len(modes.count) == most:
             return modes
