@@ -1,4 +1,5 @@
 import itertools
+import os
 import zlib
 from collections.abc import Callable
 
@@ -7,6 +8,8 @@ import jax
 import pytest
 from jaxtyping import Array, Key, install_import_hook
 
+# Most of the time goes into compiling programs that run once.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 jax.config.update("jax_enable_x64", True)
 
 # A module imported before the hook would go unchecked, so nothing here imports klover.

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from klover import cli
@@ -91,3 +92,9 @@ def test_a_small_table_is_computed_resumed_and_shown(tmp_path):
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     assert len(lines) == 2
     assert (tmp_path / "blr.md").exists()
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named(tmp_path, capsys):
+    assert cli.main(["paper", "table", "blr", "--device", "gpu", "--out", str(tmp_path)]) == 2
+    assert "--device gpu needs a GPU" in capsys.readouterr().err

@@ -63,8 +63,8 @@ def compile_program(code: str) -> Path:
     if library.exists():
         return library
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as workplace:
-        source, made = Path(workplace, "program.cpp"), Path(workplace, "program.so")
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        source, made = Path(scratch, "program.cpp"), Path(scratch, "program.so")
         source.write_text(f"{code}\n{bridge}")
         command = [*shlex.split(os.environ.get("CXX", "c++")), *OPTIONS, *(f"-D{macro}" for macro in MACROS)]
         command += [f"-I{package / 'include'}", str(source), "-o", str(made), f"-L{package / 'lib'}"]
