@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from klover import Target, escalation, refine
-from klover.escalation import carry, escalate, mean_field
+from klover.escalation import carry, compile_ahead, escalate, mean_field
 from klover.evaluation import Evaluator
 from klover.families import Family
 from klover.growth import equal
@@ -56,11 +56,15 @@ def test_the_better_beginning_is_taken(getkey):
     assert len(told) <= escalation.NUM_SWEEPS + 1
 
 
-def test_a_batch_is_carried_as_each_of_its_targets_alone(getkey):
+def test_a_batch_that_was_compiled_ahead_is_carried_as_each_of_its_targets_alone(getkey, caplog):
     target = log_gamma(3)
     keys = jax.random.split(getkey(), 2)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), target)
-    together, _ = carry(keys, batch, mean_field(keys, batch), lambda num: None, lambda beta: None)
+    compile_ahead(keys, batch)
+    with jax.log_compiles():
+        together, _ = carry(keys, batch, mean_field(keys, batch), lambda num: None, lambda beta: None)
+    compiled = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
+    assert not any(name in message for message in compiled for name in ("mean_field", "release", "advance"))
     for which in range(2):
         one = keys[which : which + 1]
         single = jax.tree.map(lambda leaf: leaf[:1], batch)

@@ -48,10 +48,23 @@ _advance = jax.jit(jax.vmap(tempering.advance))
 
 def mean_field(keys: Keys, targets: Target) -> Mixture:
     """Fit a Gaussian with a diagonal covariance to each target by the reverse KL."""
-    location, scale = _mean_field(keys, targets)
+    return _gaussians(*_mean_field(keys, targets))
+
+
+def _gaussians(location: Float[AnyArray, "target dim"], scale: Float[AnyArray, "target dim"]) -> Mixture:
     return jax.vmap(lambda mean, sd: Mixture.of(Family("normal", "diagonal").components(mean[None], sd[None] ** 2)))(
         location, scale
     )
+
+
+def compile_ahead(keys: Keys, targets: Target) -> None:
+    """Compile what :func:`mean_field` and :func:`carry` run; they find it in JAX's own cache."""
+    start = jax.vmap(lambda target: jnp.asarray(target.start))(targets)
+    begins = _gaussians(start, jnp.ones_like(start))
+    swarm = _release(keys, targets, begins, NUM_ISLANDS, ISLAND_SIZE)
+    _mean_field.lower(keys, targets).compile()
+    # A move of no leapfrog costs next to nothing.
+    _advance(keys, targets, begins, swarm, jnp.zeros(len(keys), int))
 
 
 def carry(keys: Keys, targets: Target, begins: Mixture, charge: Charge, tell: Tell) -> tuple[Swarm, list[Swarm]]:

@@ -1,7 +1,6 @@
 """``klover paper``: the paper's tables and figures, one command each."""
 
 import argparse
-import functools
 import os
 import sys
 from pathlib import Path
@@ -85,7 +84,7 @@ def _all(options: argparse.Namespace) -> int:
 
     # Figures take as long as a table: they are drawn meanwhile.
     num_artists = min(1 + _num_jobs(options) // 8, len(FIGURES))
-    with experiments.pool(num_artists, functools.partial(set_up_jax, "cpu")) as artists:
+    with experiments.pool(num_artists, set_up_jax) as artists:
         drawings = [artists.submit(figures.draw, name, options.out / "figures", options.seed) for name in FIGURES]
         _compute(options, list(experiments.TABLES))
         for drawing in drawings:

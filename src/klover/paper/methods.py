@@ -267,6 +267,7 @@ def _refined_particles(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.n
     key_field, key_tail, key_carry = (
         jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number) for number in range(3)
     )
+    escalation.compile_ahead(keys, problem.targets)
     with ALONE:
         began = time.perf_counter()
         begins = escalation.mean_field(key_field, problem.targets)
