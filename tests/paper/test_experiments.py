@@ -1,6 +1,8 @@
 """Running and resuming: nothing finished is lost or done twice."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -91,3 +93,24 @@ def test_views_show_the_fits_of_their_table():
 def test_networks_go_one_split_at_a_time_on_a_cpu():
     cell = Cell("bnn", "boston", "rkl-vi", (1, 2), 0)
     assert [part.splits for part in experiments.batches(cell)] == [(1,), (2,)]
+
+
+POOL = """
+import time
+from klover.paper.experiments import pool
+
+if __name__ == "__main__":
+    print(list(pool(2, str).map(time.sleep, [0.5, 0.5])), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_processes_end_with_the_one_that_began_them(tmp_path):
+    (tmp_path / "pool.py").write_text(POOL)
+    command = [sys.executable, tmp_path / "pool.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[None, None]\n"
+        process.kill()
+        # All that hold the other end of the pipe have to go before this returns.
+        process.communicate(timeout=30)

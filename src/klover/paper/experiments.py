@@ -11,6 +11,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -271,7 +272,16 @@ def pool(num_jobs: int, set_up: Callable[[str], None]) -> concurrent.futures.Pro
 
 
 def _stand_back(set_up: Callable[[str], None]) -> None:
-    # A GPU waits for the thread that feeds it: networks took two to four times as long beside busy processes.
+    # A GPU waits for the thread that feeds it: networks took two to eight times as long beside busy processes.
     if hasattr(os, "nice"):
         os.nice(10)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     set_up("cpu")
+
+
+def _leave_with_parent() -> None:
+    """End this process when the one that began it is gone, as after ``kill -9``: it would wait for work forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
