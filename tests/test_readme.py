@@ -26,6 +26,19 @@ assert tree["posterior"]["theta"].dims == ("chain", "draw", "school")
 assert starts["eta"].shape == (4, 8)
 assert klover.load("schools.klover").log_evidence == fit.log_evidence
 """,
+    "mcmc.run": """
+assert fit.verdict.trusted
+assert tree["posterior_predictive"]["y"].shape == (1, 4000, 30)
+assert mcmc.get_samples()["slope"].shape == (400,)
+""",
+    "pm.sample": """
+assert fit.verdict.trusted
+assert trace.posterior["theta"].shape == (2, 100, 8)
+""",
+    "from_callback": """
+assert fit.verdict.trusted
+assert abs(fit.summary().columns["mean"][0] - 3.4) < 0.1
+""",
 }
 
 

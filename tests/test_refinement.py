@@ -202,6 +202,9 @@ def test_damaged_or_foreign_checkpoint_is_refused(getkey, tmp_path):
     klover.refine(getkey(), normal(2), checkpoint=foreign)
     with pytest.raises(ValueError, match="dimension 2"):
         klover.refine(getkey(), normal(3), checkpoint=foreign)
+    other_data = klover.Target(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), np.zeros(2))
+    with pytest.raises(ValueError, match=r"another target.*differs by .* Was the model or its data changed"):
+        klover.refine(getkey(), other_data, checkpoint=foreign)
 
 
 def test_start_from_a_mixture_a_fit_and_draws(getkey):

@@ -38,6 +38,13 @@ def load(path: str | os.PathLike, context: Context) -> State:
             f"checkpoint {path} belongs to a target of dimension {description['dim']}, but this one has {context.dim}. "
             "Choose another file."
         )
+    state: State = description["state"]
+    change = records.find_change(context.evaluator.values, state.pool.x, state.pool.log_p)
+    if change:
+        raise ValueError(
+            f"checkpoint {path} belongs to another target: its log density differs by {change:.3g} at a stored draw. "
+            "Was the model or its data changed? Delete the file to begin again, or choose another one."
+        )
     context.generator.bit_generator.state = description["generator"]
     context.evaluator.set_counts(description["counts"])
-    return description["state"]
+    return state

@@ -216,7 +216,7 @@ class WeightedDraws:
         return jnp.asarray(self.x)[resampling.resample(key, self.log_weight, num_draws, method)]
 
     def initial_positions(self, key: Key[jax.Array, ""], num_chains: int, constrained: bool = False) -> PyTree:
-        """Choose distinct starting points for Markov chains: a pytree of positions with a leading axis of chains.
+        """Choose distinct starting points for Markov chains: NumPy arrays with a leading axis of chains, as positions.
 
         Parameters
         ----------
@@ -240,8 +240,9 @@ class WeightedDraws:
         np.logaddexp.at(log_weight, copy.ravel(), np.asarray(self.log_weight, float)[inside])
         chosen = inside[first[resampling.resample(key, log_weight, num_chains, "without-replacement")]]
         if constrained:
-            return jax.tree.map(lambda leaf: leaf[chosen], self.positions)
-        return jax.vmap(self.target.unravel)(jnp.asarray(self.x)[chosen])
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], self.positions)
+        # PyMC takes no arrays of JAX; NumPyro and blackjax take both.
+        return jax.tree.map(np.asarray, jax.vmap(self.target.unravel)(jnp.asarray(self.x)[chosen]))
 
     def to_datatree(
         self, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False

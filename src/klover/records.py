@@ -6,14 +6,19 @@ import enum
 import json
 import os
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
 
+from klover.typing import Float
+
 DAMAGE = (OSError, KeyError, IndexError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile)
 """What reading a file raises that was cut, changed, or is something else."""
+NUM_COMPARED = 8
+TOLERANCE = 1e-4
+"""Relative difference of log densities, above what float32 leaves of it, that two ways to compute them may have."""
 
 
 def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -102,3 +107,17 @@ def read(path: str | os.PathLike, kind: str, version: int, classes: Iterable[typ
         return decode(description, arrays, {cls.__name__: cls for cls in classes})
     except DAMAGE as error:
         raise ValueError(f"{kind} {path} is damaged: {remedy}") from error
+
+
+def find_change(
+    log_density: Callable[[np.ndarray], np.ndarray],
+    x: Float[np.ndarray, "draw dim"],
+    log_p: Float[np.ndarray, " draw"],
+) -> float:
+    """Compare a log density with stored values at a few draws; return how far it is off, zero within rounding."""
+    inside = np.flatnonzero(np.isfinite(log_p))[:NUM_COMPARED]
+    if not len(inside):
+        return 0.0
+    difference = np.abs(log_density(x[inside]) - log_p[inside])
+    is_same = np.all(difference <= TOLERANCE * (1 + np.abs(log_p[inside])))
+    return 0.0 if is_same else float(difference.max())

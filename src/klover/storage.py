@@ -25,9 +25,6 @@ from klover.typing import Key
 VERSION = 1
 DRAWS = {"importance": WeightedDraws, "particles": ParticleDraws}
 RECORDS = (Components, Diagonal, FrontEnd, Full, LowRank, Mixture, Status, Verdict)
-NUM_COMPARED = 8
-TOLERANCE = 1e-4
-"""Relative difference of log densities, above what float32 leaves of it, that two ways to compute them may have."""
 
 
 def settings_of(function: str, key: Key[jax.Array, ""], **choices: Any) -> dict[str, Any]:
@@ -82,12 +79,10 @@ def _check_target(path: str | os.PathLike, target: Target, about: StoredTarget, 
             f"target must be that of the fit {path}, of dimension {about.dim} with the names "
             f"{', '.join(about.names[:8])}, but one of dimension {target.dim} with {', '.join(target.names[:8])} came."
         )
-    inside = np.flatnonzero(np.isfinite(log_p))[:NUM_COMPARED]
-    value = np.asarray(jax.jit(Target.log_prob)(target, about.x[inside]))
-    difference = np.abs(value - log_p[inside])
-    if not (difference <= TOLERANCE * (1 + np.abs(log_p[inside]))).all():
+    change = records.find_change(lambda x: np.asarray(jax.jit(Target.log_prob)(target, x)), about.x, log_p)
+    if change:
         raise ValueError(
-            f"target must be that of the fit {path}, but its log density differs by {difference.max():.3g} at a stored "
+            f"target must be that of the fit {path}, but its log density differs by {change:.3g} at a stored "
             "draw. Build the target from the same model and data, or fit this one: klover.refine(key, target, "
             "start=klover.load(path))."
         )

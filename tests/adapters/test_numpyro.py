@@ -266,7 +266,7 @@ def mixture(y):
 
 def test_discrete_sites_need_funsor(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="discrete latent sites, which, .* pip install funsor"):
+    with pytest.raises(ValueError, match="discrete latent sites, which, .* pip install 'klover.numpyro.'"):
         klover.from_numpyro(mixture, Y)
 
 

@@ -73,10 +73,23 @@ def test_log_likelihood_of_each_observation(target):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_refine_gives_the_known_evidence(target):
-    fit = klover.refine(jax.random.key(0), target)
+@pytest.fixture(scope="module")
+def fit(target):
+    return klover.refine(jax.random.key(0), target)
+
+
+def test_refine_gives_the_known_evidence(fit):
     assert fit.verdict.trusted
     assert abs(fit.log_evidence + 31.3113) < 5 * fit.log_evidence_se
+
+
+def test_predictions_are_noise_around_their_draws(fit):
+    first, again = (fit.to_datatree(key=jax.random.key(1), num_draws=500, predictive=True) for _ in range(2))
+    assert first["posterior_predictive"]["y"].dims == ("chain", "draw", "school")
+    noise = (first["posterior_predictive"]["y"] - first["posterior"]["theta"]) / ERRORS
+    assert abs(float(noise.mean())) < 5 / np.sqrt(4000)
+    assert float(noise.std()) == pytest.approx(1.0, abs=5 / np.sqrt(8000))
+    np.testing.assert_array_equal(first["posterior_predictive"]["y"], again["posterior_predictive"]["y"])
 
 
 def test_flat_priors_are_named_as_improper():

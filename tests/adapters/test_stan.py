@@ -47,6 +47,12 @@ model {
 }
 generated quantities {
   real again = normal_rng(mu, sigma);
+  vector[N] log_lik;
+  vector[N] y_rep;
+  for (n in 1:N) {
+    log_lik[n] = normal_lpdf(y[n] | mu, sigma);
+    y_rep[n] = normal_rng(mu, sigma);
+  }
   array[2] vector[2] pair = {[mu, sigma]', [share, top]'};
 }
 """
@@ -116,6 +122,17 @@ def test_random_quantities_are_seeded_by_the_point(target):
     assert stats.kstest(noise, "norm").pvalue > 0.01
     assert abs(stats.pearsonr(noise[1:], noise[:-1]).statistic) < 5 / np.sqrt(2000)
     np.testing.assert_array_equal(target.position(x[7])["again"], position["again"][7])
+
+
+def test_generated_quantities_with_customary_names_reach_arviz(target):
+    equal, none = np.full(400, -np.log(400.0)), np.asarray(0)
+    draws = klover.WeightedDraws(points(400), equal, equal, equal, np.asarray(0.0), none, none, target)
+    tree = draws.to_datatree(num_draws=300, predictive=True)
+    mu, sigma = (tree["posterior"][name].values[0][:, None] for name in ("mu", "sigma"))
+    np.testing.assert_allclose(tree["log_likelihood"]["log_lik"].values[0], stats.norm.logpdf(Y, mu, sigma), rtol=1e-9)
+    noise = (tree["posterior_predictive"]["y"].values[0] - mu) / sigma
+    assert noise.shape == (300, 6)
+    assert abs(noise.mean()) < 5 / np.sqrt(1800)
 
 
 def test_unconstrain_is_the_way_back(target):

@@ -207,7 +207,10 @@ class _Interval:
                 f"bounds must be (lower, upper), each one number or {dim} of them, but {bounds!r} came."
             ) from None
         if not (lower < upper).all():
-            raise ValueError(f"bounds must have lower below upper in every coordinate, but {lower} and {upper} came.")
+            raise ValueError(
+                "bounds must be (lower, upper), with lower below upper in every coordinate and inf where there is no "
+                f"bound, but {lower} and {upper} came."
+            )
         return cls(lower, upper)
 
     def parse_start(self, start: Any) -> Float[np.ndarray, " dim"]:

@@ -33,8 +33,8 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
     ----------
     model
         A NumPyro model. Positions are its continuous latent sites, unconstrained; people read them constrained, beside
-        the deterministic sites. Discrete latent sites are summed out where funsor is installed; deterministic sites are
-        then left out. A prior ``Uniform`` with an infinite bound is taken as flat, like ``ImproperUniform``.
+        the deterministic sites. Discrete latent sites are summed out by funsor; deterministic sites are then left out.
+        A prior ``Uniform`` with an infinite bound is taken as flat, like ``ImproperUniform``.
     *args, **kwargs
         The arguments of the model: its data. A second target with other data of the same shapes compiles nothing.
 
@@ -239,7 +239,7 @@ def _summed_out(model: Callable, sites: _Sites) -> tuple[Callable, Callable]:
         raise ValueError(
             f"model has discrete latent sites, {', '.join(sites.discrete)}, which funsor could sum out, but it is not "
             "installed. Marginalise them by hand (numpyro.distributions.MixtureSameFamily, or logsumexp and "
-            "numpyro.factor), or: pip install funsor."
+            "numpyro.factor), or: pip install 'klover[numpyro]'."
         )
     from numpyro.contrib.funsor import config_enumerate, enum, log_density
 

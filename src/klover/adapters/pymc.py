@@ -1,10 +1,11 @@
-"""PyMC models as targets: their graphs are turned into JAX functions by PyTensor, and nothing else of PyMC runs.
+"""PyMC models as targets: their graphs are turned into JAX functions by PyTensor; PyMC itself makes predictions only.
 
 Two traps of PyMC 5 are kept away from the user: importing its JAX module asks XLA for a hundred host devices, and may
 switch JAX to double precision; ``XLA_FLAGS`` and the precision are put back to what they were.
 """
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -83,7 +84,32 @@ def _front_end(model: Any, jaxify: Callable, over: Callable) -> FrontEnd:
         improper=tuple(each.name for each in model.free_RVs if type(each.owner.op).__name__ in FLAT),
         unconstrain=unconstrain,
         log_likelihood=log_likelihood if observed else None,
+        predict=_predict(model) if observed else None,
     )
+
+
+def _predict(model: Any) -> Callable[..., dict[str, Any]]:
+    """Return the way from a key and the variables to new observations, which PyTensor compiles at the first time."""
+
+    @functools.cache
+    def program():
+        from pymc.pytensorf import compile as compile_graph
+        from pytensor.graph.replace import clone_replace
+        from pytensor.tensor.random.type import RandomType
+
+        inputs = {variable: variable.type(variable.name) for variable in model.free_RVs}
+        function = compile_graph(list(inputs.values()), clone_replace(list(model.observed_RVs), replace=inputs))
+        return function, [each for each in function.get_shared() if isinstance(each.type, RandomType)]
+
+    def predict(key, position):
+        from pymc.pytensorf import reseed_rngs
+
+        seed, values = int(jax.random.bits(key)), [np.asarray(position[each.name]) for each in model.free_RVs]
+        function, generators = program()
+        reseed_rngs(generators, seed)
+        return dict(zip((each.name for each in model.observed_RVs), function(*values), strict=True))
+
+    return predict
 
 
 def _unconstrain(model: Any, jaxify: Callable) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -17,6 +17,8 @@ from klover.frontend import Position
 from klover.target import Target
 from klover.typing import AnyArray, Float
 
+LIKELIHOOD, REPLICATED = "log_lik", "_rep"
+"""How Stan's users name the log likelihoods and the new observations among their generated quantities."""
 FAR, FARTHER = 40.0, 200.0
 """Where a bounded parameter has reached its bound to the last digit, and an unbounded one goes on."""
 
@@ -41,7 +43,8 @@ def from_stan(program: Any, data: dict[str, Any] | str | os.PathLike | None = No
     -----
     People read parameters, transformed parameters and generated quantities. The random numbers of generated quantities
     are seeded by the point: they differ between draws, and are the same whenever a draw is read again. Indices begin
-    with 0. A point that the program rejects is outside the support.
+    with 0. A point that the program rejects is outside the support. By Stan's custom, generated quantities called
+    ``log_lik`` are the log likelihoods of the observations, and ``y_rep`` are new observations ``y``.
 
     Raises
     ------
@@ -123,6 +126,7 @@ def _target(model: CompiledModel | _BridgeStan, data: dict[str, np.ndarray], imp
             flat = flat.at[place].set(jnp.asarray(position[name], float))
         return write(flat)
 
+    replicated = [name for name in places if name.endswith(REPLICATED)]
     return Target(
         make_logdensity(model.dim, model.values, model.values_and_gradients),
         np.zeros(model.dim),
@@ -132,6 +136,10 @@ def _target(model: CompiledModel | _BridgeStan, data: dict[str, np.ndarray], imp
             observed=data,
             improper=improper,
             unconstrain=unconstrain,
+            log_likelihood=(lambda position: {LIKELIHOOD: position[LIKELIHOOD]}) if LIKELIHOOD in places else None,
+            predict=(lambda key, position: {name.removesuffix(REPLICATED): position[name] for name in replicated})
+            if replicated
+            else None,
             failures=model.failures,
         ),
     )

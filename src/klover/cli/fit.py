@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace, command: str) -> int:
     jax.config.update("jax_traceback_filtering", "off")
     target = load_target(options.model, options.data)
     if FIT in held:
-        klover.load(options.out / FIT, target)  # refuses another model or other data, whose checkpoint would mislead
+        klover.load(options.out / FIT, target)  # refuses another model or other data, whose fit would be replaced
     start = None if options.start is None else read_start(options.start, target)
     options.out.mkdir(parents=True, exist_ok=True)
     with errors_in(split(options.model)[0]):
