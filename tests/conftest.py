@@ -9,7 +9,7 @@ import pytest
 from jaxtyping import Array, Key, install_import_hook
 
 # Most of the time goes into compiling programs that run once.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 jax.config.update("jax_enable_x64", True)
 
 # A module imported before the hook would go unchecked, so nothing here imports klover.

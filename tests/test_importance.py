@@ -426,31 +426,3 @@ def test_copies_count_as_one_start(getkey):
         draws.initial_positions(getkey(), 3)
     with pytest.raises(ValueError, match="num_chains must be a whole number of at least 1"):
         draws.initial_positions(getkey(), 0)
-
-
-def test_chains_of_numpyro_begin_there(getkey):
-    numpyro = pytest.importorskip("numpyro")
-
-    def model():
-        mean = numpyro.sample("mean", numpyro.distributions.Normal(0.0, 1.0).expand([2]).to_event(1))
-        scale = numpyro.sample("scale", numpyro.distributions.HalfNormal(1.0))
-        numpyro.sample("y", numpyro.distributions.Normal(mean, scale), obs=np.array([0.5, 1.5]))
-
-    def logdensity(position):
-        mean, scale = position["mean"], jnp.exp(position["scale"])
-        log_prior = jax.scipy.stats.norm.logpdf(jnp.append(mean, scale)).sum() + np.log(2) + position["scale"]
-        return log_prior + jax.scipy.stats.norm.logpdf(jnp.array([0.5, 1.5]), mean, scale).sum()
-
-    target = Target(logdensity, {"mean": np.zeros(2), "scale": 0.0})
-    x = np.random.default_rng(0).normal(size=(2000, 3))
-    draws = weigh(target, x, normal_around(np.zeros(3), np.eye(3)).log_prob(x))
-    starts = draws.initial_positions(getkey(), 3)
-    # One step a move, whose program is much smaller than that of NUTS.
-    kernel = numpyro.infer.HMC(model, num_steps=1, trajectory_length=None, adapt_step_size=False)
-    lengths = {"num_warmup": 0, "num_samples": 5, "num_chains": 3}
-    mcmc = numpyro.infer.MCMC(kernel, **lengths, chain_method="vectorized", progress_bar=False)
-    mcmc.run(getkey(), init_params=starts)
-    assert mcmc.get_samples(group_by_chain=True)["mean"].shape == (3, 5, 2)
-    # The positions are those of NumPyro's own unconstrained space.
-    energy = numpyro.infer.util.potential_energy(model, (), {}, jax.tree.map(lambda leaf: leaf[0], starts))
-    np.testing.assert_allclose(-energy, target.log_prob(np.append(starts["mean"][0], starts["scale"][0])), rtol=1e-9)
