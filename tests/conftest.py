@@ -26,3 +26,10 @@ def getkey(request: pytest.FixtureRequest) -> Callable[[], Key[Array, ""]]:
     key = jax.random.key(zlib.crc32(request.node.nodeid.encode()))
     count = itertools.count()
     return lambda: jax.random.fold_in(key, next(count))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs():
+    """Drop the programs that a module compiled: each is mapped memory, of which a process may have 65,530 pieces."""
+    yield
+    jax.clear_caches()

@@ -1,9 +1,9 @@
 """The blackjax shape gives what boosting gives, under jit and vmap."""
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import klover
 
@@ -16,6 +16,7 @@ def log_density(position):
 
 
 def test_the_fields_are_those_of_blackjax():
+    blackjax = pytest.importorskip("blackjax")
     assert klover.VIAlgorithm._fields == blackjax.base.VIAlgorithm._fields
 
 

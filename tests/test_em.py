@@ -8,9 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
-from sklearn.decomposition import FactorAnalysis
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 
 from klover import em
 from klover.families import Family
@@ -99,7 +96,7 @@ def test_agrees_with_scikit_learn(covariance_type, num_steps):
     family = FAMILIES["normal-full" if covariance_type == "full" else "normal-diagonal"]
     start = make_mixture(rng, family, num_components)
     precision = np.linalg.inv(start.components.covariance())
-    reference = GaussianMixture(
+    reference = pytest.importorskip("sklearn.mixture").GaussianMixture(
         num_components,
         covariance_type=covariance_type,
         reg_covar=0.0,
@@ -110,7 +107,7 @@ def test_agrees_with_scikit_learn(covariance_type, num_steps):
         precisions_init=precision if covariance_type == "full" else np.diagonal(precision, axis1=1, axis2=2),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", pytest.importorskip("sklearn.exceptions").ConvergenceWarning)
         reference.fit(sample.x)
     fitted = em.fit(start, sample, num_steps)
     covariance = fitted.components.covariance()
@@ -132,7 +129,11 @@ def test_low_rank_reaches_the_maximum_of_factor_analysis():
     sample = em.WeightedSample(x, np.full(num_draws, 1 / num_draws), np.full(num_draws, -np.inf))
     start = Mixture.of(Family("normal", "low-rank", rank=rank).components(np.zeros((1, dim)), np.ones((1, dim))))
     fitted = em.fit(start, sample, 1000)
-    reference = FactorAnalysis(rank, svd_method="lapack", tol=1e-9, max_iter=5000).fit(x)
+    reference = (
+        pytest.importorskip("sklearn.decomposition")
+        .FactorAnalysis(rank, svd_method="lapack", tol=1e-9, max_iter=5000)
+        .fit(x)
+    )
     np.testing.assert_allclose(fitted.log_prob(x).mean(), reference.score(x), rtol=1e-8)
     np.testing.assert_allclose(fitted.covariance(), reference.get_covariance(), atol=1e-4)
 

@@ -3,7 +3,6 @@ import re
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -12,6 +11,8 @@ from helpers import gaussian, gaussian_mixture
 from klover import plots, reports
 from klover.diagnostics import judge
 from klover.islands import ParticleDraws
+
+plt = pytest.importorskip("matplotlib.pyplot")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from blackjax.diagnostics import psis_weights
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
@@ -22,11 +21,11 @@ def normal_log_ratio(num_draws: int, spread: float, seed: int = 0) -> np.ndarray
 
 @pytest.fixture(scope="module")
 def arviz_psislw():
-    if int(importlib.metadata.version("arviz").split(".")[0]) >= 1:
-        pytest.skip("arviz 1 gave psislw to arviz-stats, with another interface and the opposite sign of the ratios")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it announces its refactoring at import
-        import arviz
+        arviz = pytest.importorskip("arviz")
+    if int(importlib.metadata.version("arviz").split(".")[0]) >= 1:
+        pytest.skip("arviz 1 gave psislw to arviz-stats, with another interface and the opposite sign of the ratios")
     return arviz.psislw
 
 
@@ -88,7 +87,8 @@ def test_single_precision():
 def test_agrees_with_blackjax(num_draws, spread):
     log_ratio = normal_log_ratio(num_draws, spread)
     log_weight, k = psis.smooth(log_ratio)
-    log_weight_oracle, k_oracle = jax.jit(psis_weights)(jnp.asarray(log_ratio))
+    oracle = pytest.importorskip("blackjax").diagnostics.psis_weights
+    log_weight_oracle, k_oracle = jax.jit(oracle)(jnp.asarray(log_ratio))
     np.testing.assert_allclose(k, k_oracle, rtol=0, atol=1e-10)
     if k >= 1 / 3:  # below, blackjax leaves the tail as it is
         np.testing.assert_allclose(log_weight, log_weight_oracle, rtol=0, atol=1e-10)

@@ -2,8 +2,6 @@
 
 import types
 
-import arviz
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +10,8 @@ import pytest
 import klover
 from klover.frontend import FrontEnd
 from klover.starts import NUM_DRAWS, weighted_draws
+
+arviz, blackjax = pytest.importorskip("arviz"), pytest.importorskip("blackjax")
 
 MEAN, SD = np.array([1.0, -2.0, 0.5]), np.array([1.0, 0.5, 2.0])
 

@@ -1,11 +1,13 @@
 """Refining what other tools give: wrong weights of modes, too narrow a guide, few draws of a chain."""
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import klover
+
+blackjax = pytest.importorskip("blackjax")
 
 MODES = np.array([[-5.0, 0.0], [5.0, 0.0]])
 

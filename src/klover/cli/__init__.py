@@ -1,4 +1,4 @@
-"""The command line: ``klover fit``, ``explain``, ``demo``, ``paper`` and ``bench suite``."""
+"""The command line: ``klover fit``, ``explain``, ``demo``, ``paper`` and ``bench``."""
 
 import argparse
 import shlex
@@ -7,6 +7,12 @@ from pathlib import Path
 
 import klover
 from klover.cli import demo, explain, fit, paper
+
+SCRIPTS = {
+    "suite": "refine every target of the suite, every seed reported",
+    "run": "run klover and its peers on every task, each in a process of its own",
+    "report": "make tables, figures and a page of such runs",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,9 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     show.add_argument("--seed", type=int, default=0, help="seed of the fits")
     paper.add_arguments(commands.add_parser("paper", help="reproduce the tables and figures of the paper"))
     bench = commands.add_parser("bench", help="measure klover on its benchmarks (in a clone of the repository)")
-    suites = bench.add_subparsers(dest="suite", required=True)
-    suite = suites.add_parser("suite", help="refine every target of the suite, every seed reported", add_help=False)
-    suite.add_argument("rest", nargs=argparse.REMAINDER, help="--targets, --seeds, --out; see --help")
+    scripts = bench.add_subparsers(dest="script", required=True)
+    for name, words in SCRIPTS.items():
+        script = scripts.add_parser(name, help=words, add_help=False)
+        script.add_argument("rest", nargs=argparse.REMAINDER, help="see --help")
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(arguments)
     if options.command == "fit":
@@ -34,18 +41,19 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "explain":
         return explain.run(options.place)
     if options.command == "bench":
-        return run_suite(options.rest)
+        return run_script(options.script, options.rest)
     if options.command == "paper":
         return paper.run(options)
     return demo.run_demo(options.out, options.seed)
 
 
-def run_suite(arguments: list[str]) -> int:
-    """Run the script that measures the suite; it is a part of the repository, not of the installed package."""
+def run_script(name: str, arguments: list[str]) -> int:
+    """Run a script that measures; it is a part of the repository, not of the installed package."""
     import subprocess
 
-    script = Path(klover.__file__).parents[2] / "benchmarks" / "suite.py"
+    command = ["suite.py"] if name == "suite" else ["field.py", name]
+    script = Path(klover.__file__).parents[2] / "benchmarks" / command[0]
     if not script.exists():
-        print(f"{script} is missing: the suite is in the repository, so clone it and install klover from there.")
+        print(f"{script} is missing: benchmarks are in the repository, so clone it and install klover from there.")
         return 1
-    return subprocess.run([sys.executable, str(script), *arguments], check=False).returncode
+    return subprocess.run([sys.executable, str(script), *command[1:], *arguments], check=False).returncode

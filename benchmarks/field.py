@@ -1,0 +1,190 @@
+"""klover against the field: every tool on every task, each run in a process of its own, every seed reported.
+
+    python benchmarks/field.py run [--peers klover,numpyro-nuts] [--tasks modes20] [--seeds 5] [--limit 600] --out DIR
+    python benchmarks/field.py report DIR
+
+(needs the extra `bench`). A run solves its task twice in one process. *Cold* is the time from the start of the process
+to the first answer: imports, compilation and all; *warm* is the second call. Errors are those of the first answer. What
+is in ``DIR/runs.jsonl`` is not run again.
+
+An answer is *wrong* if a mean is off by more than 0.2 standard deviations or a standard deviation by more than 20 %, if
+a mode's weight is off by more than 0.05, or if log Z, where the tool gives it, is off by more than 0.05 and 5 of its
+standard errors. It is wrong *in silence* if the tool's own diagnostics (the verdict, k̂, R-hat and divergences) did not
+complain.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+MEAN_LIMIT, SD_LIMIT, MODE_LIMIT, LOG_Z_LIMIT, NUM_ERRORS = 0.2, 0.2, 0.05, 0.05, 5
+PREFIXES = np.geomspace(1 / 64, 1, 13)
+"""Parts of a chain whose error is measured, for the time that it takes to a given error."""
+
+
+def errors(task, x: np.ndarray, log_weight: np.ndarray | None) -> dict:
+    """Compare draws (draw, dim) with what is known."""
+    log_weight = np.zeros(len(x)) if log_weight is None else log_weight
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    found = {}
+    if task.mean is not None:
+        quantity = task.quantities(x)
+        mean = weight @ quantity
+        sd = np.sqrt(weight @ (quantity - mean) ** 2)
+        if task.sd is not None:
+            found["mean_error"] = float(np.max(np.abs(mean - task.mean) / task.sd))
+            found["sd_error"] = float(np.max(np.abs(sd / task.sd - 1)))
+    if task.modes is not None:
+        nearest = np.argmin(((x[:, None] - task.modes) ** 2).sum(-1), axis=1)
+        masses = np.bincount(nearest, weight, len(task.modes))
+        found["mode_error"] = float(np.abs(masses - task.mode_weights).max())
+        found["num_modes"] = int(np.sum(masses > 0.5 * task.mode_weights))
+    return found
+
+
+def effective(answer) -> float:
+    """Effective number of draws: of the weights, or of the chain that mixes worst."""
+    if answer.x.ndim == 3:
+        from klover.paper.chains import effective_draws
+
+        return float(effective_draws(answer.x))
+    if answer.log_weight is None:
+        return float(len(answer.x))
+    log_weight = answer.log_weight - answer.log_weight.max()
+    return float(np.exp(log_weight).sum() ** 2 / np.exp(2 * log_weight).sum())
+
+
+def progress(task, answer, seconds: float) -> list[tuple[float, float]]:
+    """Seconds and errors of the means along chains; half of their time is warm-up."""
+    if answer.x.ndim < 3 or task.mean is None or task.sd is None:
+        return []
+    found = []
+    for part in PREFIXES:
+        kept = answer.x[:, : max(int(part * answer.x.shape[1]), 1)].reshape(-1, task.dim)
+        found.append((0.5 * (1 + part) * seconds, errors(task, kept, None)["mean_error"]))
+    return found
+
+
+def is_wrong(run: dict) -> bool:
+    """Whether the answer is wrong by the rule above."""
+    is_log_z_wrong = abs(run.get("log_z_error", 0.0)) > max(NUM_ERRORS * (run.get("log_z_se") or 0.0), LOG_Z_LIMIT)
+    limits = {"mean_error": MEAN_LIMIT, "sd_error": SD_LIMIT, "mode_error": MODE_LIMIT}
+    return is_log_z_wrong or any(not run[name] <= limit for name, limit in limits.items() if name in run)
+
+
+def solve(peer: str, name: str, seed: int, began: float) -> dict:
+    """Solve a task twice, and measure; ``began`` is when the process was started."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    import peers
+    import tasks
+
+    module, setting = peers.load(peer)
+    task = tasks.load(name)
+    run = module.prepare(task, **setting)
+    answer = run(seed)
+    cold = time.time() - began
+    start = time.perf_counter()
+    run(seed + 1000)
+    warm = time.perf_counter() - start
+    result = {
+        "cold": cold,
+        "warm": warm,
+        "num_evaluations": answer.num_evaluations,
+        "num_gradients": answer.num_gradients,
+        "num_draws": int(np.prod(answer.x.shape[:-1])),
+        "ess": effective(answer),
+        "complaint": answer.complaint,
+        **errors(task, answer.x.reshape(-1, task.dim), answer.log_weight),
+        "progress": progress(task, answer, warm),
+    }
+    if answer.log_evidence is not None and task.log_evidence is not None:
+        result |= {"log_z_error": answer.log_evidence - task.log_evidence, "log_z_se": answer.log_evidence_se}
+    return result
+
+
+def run_alone(peer: str, name: str, seed: int, limit: float) -> dict:
+    """Run one task in a process of its own."""
+    script = str(pathlib.Path(__file__).resolve())
+    command = [sys.executable, script, "one", peer, name, str(seed), str(time.time())]
+    # No answer may come out of a cache of programs that an earlier run has left.
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    about = {"peer": peer, "task": name, "seed": seed}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, check=False)
+    except subprocess.TimeoutExpired:
+        return about | {"failure": f"not done after {limit:.0f} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        words = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return about | {"failure": words[:300]}
+    return about | json.loads(lines[-1])
+
+
+def read(path: pathlib.Path) -> list[dict]:
+    """Read the runs that a file holds; a torn last line does not count."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def run_all(arguments: argparse.Namespace) -> None:
+    """Run what is missing, line by line."""
+    import peers
+    import tasks
+    from tqdm import tqdm
+
+    known = tasks.names()
+    chosen = arguments.tasks.split(",") if arguments.tasks else known
+    tools = arguments.peers.split(",") if arguments.peers else list(peers.MODULES)
+    for given, names, what in ((chosen, known, "task"), (tools, list(peers.MODULES), "peer")):
+        wrong = [name for name in given if name.partition(":")[0] not in names]
+        if wrong:
+            raise SystemExit(f"There is no {what} {', '.join(wrong)}. There are: {', '.join(names)}.")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / "runs.jsonl"
+    done = {(run["peer"], run["task"], run["seed"]) for run in read(path)}
+    # Seeds change slowest and tools fastest: what is compared is measured at about the same time.
+    plan = [(peer, name, seed) for seed in range(arguments.seeds) for name in chosen for peer in tools]
+    with path.open("a") as file:
+        for peer, name, seed in (bar := tqdm([each for each in plan if each not in done], unit="run")):
+            bar.set_description(f"{peer} {name} {seed}")
+            file.write(json.dumps(run_alone(peer, name, seed, arguments.limit)) + "\n")
+            file.flush()
+
+
+def main() -> None:
+    """Run, report, or solve one task."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run every tool on every task")
+    run.add_argument("--peers", default="", help="names, separated by commas; name:tuned for a tuned setting")
+    run.add_argument("--tasks", default="", help="names, separated by commas; all by default")
+    run.add_argument("--seeds", type=int, default=5)
+    run.add_argument("--limit", type=float, default=600.0, help="seconds for both calls of a run (600)")
+    run.add_argument("--out", type=pathlib.Path, required=True)
+    report = commands.add_parser("report", help="make tables and figures of a folder's runs")
+    report.add_argument("out", type=pathlib.Path)
+    one = commands.add_parser("one")
+    one.add_argument("rest", nargs=4)
+    arguments = parser.parse_args()
+    if arguments.command == "one":
+        peer, name, seed, began = arguments.rest
+        print(json.dumps(solve(peer, name, int(seed), float(began))))
+    elif arguments.command == "run":
+        run_all(arguments)
+    else:
+        import field_report
+
+        field_report.write(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What the tools are compared on: the targets of the suite and the reference posteriors, each with the right answer.
+
+Every tool gets the same function: the log density of a flat, unconstrained point, in JAX and float64.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import targets
+
+import klover
+
+START_RADIUS = 2.0
+BOX_SDS = 12.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """A target and the right answer.
+
+    Attributes
+    ----------
+    target
+        What klover gets; the others get ``log_prob``.
+    quantities
+        From flat points (draw, dim) to the quantities (draw, quantity) whose moments are known.
+    mean, sd
+        Their means and standard deviations; None where there are none.
+    log_evidence
+        log Z; None where the prior is improper, so that it means nothing.
+    modes, mode_weights
+        Locations and weights of separate modes; None where there is one.
+    """
+
+    name: str
+    target: klover.Target
+    quantities: Callable[[np.ndarray], np.ndarray]
+    mean: np.ndarray | None
+    sd: np.ndarray | None
+    log_evidence: float | None
+    modes: np.ndarray | None = None
+    mode_weights: np.ndarray | None = None
+
+    @property
+    def dim(self) -> int:
+        return self.target.dim
+
+    def log_prob(self, x):
+        """Log density at one point."""
+        return self.target.log_prob(x)
+
+    def box(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the region that tools without a density outside of it get.
+
+        Where the task has no box that a user would know, it lies a dozen standard deviations around the *right* answer,
+        a gift to the tools that need one. The reference posteriors' answers are on another scale than the coordinates.
+        """
+        if self.target.box is not None:
+            return self.target.box
+        if self.mean is None or self.sd is None or self.quantities is not np.asarray:
+            raise ValueError(f"{self.name} has no box, and no moments of its coordinates to make one of.")
+        return self.mean - BOX_SDS * self.sd, self.mean + BOX_SDS * self.sd
+
+    def starts(self, seed: int, num: int) -> np.ndarray:
+        """Return points to begin with: uniform in the box, or in [-2, 2] as Stan and NumPyro do."""
+        generator = np.random.default_rng(seed)
+        if self.target.box is not None:
+            return generator.uniform(*self.target.box, size=(num, self.dim))
+        return np.asarray(self.target.start) + generator.uniform(-START_RADIUS, START_RADIUS, size=(num, self.dim))
+
+
+def from_suite(name: str) -> Task:
+    """One of the targets of ``targets.py``; their moments are those of the flat point."""
+    problem = targets.PROBLEMS[name]()
+    return Task(
+        name,
+        problem.target,
+        np.asarray,
+        problem.mean,
+        problem.sd,
+        problem.log_evidence,
+        problem.modes,
+        problem.mode_weights,
+    )
+
+
+def from_posterior(name: str) -> Task:
+    """One of the reference posteriors; their moments are those of the model's own parameters."""
+    import posterior_models
+    import posteriors
+
+    data, reference = posteriors.load(posteriors.DATA / f"{name}.json")
+    target = klover.from_numpyro(*posterior_models.MODELS[name](data))
+    places = np.array([target.names.index(each) for each in reference])
+    moments = np.array(list(reference.values()))
+    flatten = jax.jit(
+        jax.vmap(lambda x: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(target.position(x))]))
+    )
+    return Task(
+        name,
+        target,
+        lambda x: np.asarray(flatten(x))[:, places],
+        *moments.T,
+        log_evidence=None,
+    )
+
+
+def names() -> list[str]:
+    """List all tasks."""
+    import posterior_models
+
+    return [*targets.PROBLEMS, *posterior_models.MODELS]
+
+
+def load(name: str) -> Task:
+    """Build a task by its name."""
+    return from_suite(name) if name in targets.PROBLEMS else from_posterior(name)

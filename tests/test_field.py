@@ -1,0 +1,90 @@
+"""The comparison with other tools: what it calls wrong, silent and slow."""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+import klover
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "benchmarks"))
+
+import field  # noqa: E402
+import peers  # noqa: E402
+import tasks  # noqa: E402
+
+RIGHT = {"cold": 3.0, "warm": 1.0, "num_evaluations": 10, "num_gradients": 0, "num_draws": 100, "ess": 50.0}
+RIGHT |= {"complaint": "", "mean_error": 0.05, "sd_error": 0.05, "log_z_error": 0.01, "log_z_se": 0.01, "progress": []}
+
+
+def two_modes():
+    target = klover.Target(lambda x: -0.5 * x @ x, np.zeros(2))
+    modes = np.array([[0.0, 0.0], [10.0, 0.0]])
+    return tasks.Task("two", target, np.asarray, np.array([1.0, 0.0]), np.ones(2), 0.0, modes, np.array([0.9, 0.1]))
+
+
+def test_errors_are_those_of_weighted_draws():
+    x = np.array([[0.0, 1.0], [0.0, -1.0], [10.0, 0.0]])
+    found = field.errors(two_modes(), x, np.log([0.4, 0.4, 0.2]))
+    assert found["mean_error"] == pytest.approx(1.0)
+    assert found["mode_error"] == pytest.approx(0.1)
+    assert found["num_modes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "is_wrong"),
+    [
+        ({}, False),
+        ({"mean_error": 0.3}, True),
+        ({"sd_error": float("nan")}, True),
+        ({"mode_error": 0.06}, True),
+        ({"log_z_error": 0.2}, True),
+        ({"log_z_error": 0.2, "log_z_se": 0.1}, False),
+        ({"log_z_error": 0.2, "log_z_se": None}, True),
+    ],
+)
+def test_what_is_wrong(change, is_wrong):
+    assert field.is_wrong(RIGHT | change) is is_wrong
+
+
+def test_time_to_an_error_is_when_it_stays_below():
+    report = pytest.importorskip("field_report")
+    progress = [(0.5, 0.4), (0.6, 0.05), (0.7, 0.2), (0.8, 0.09), (1.0, 0.05)]
+    assert report.seconds_to(RIGHT | {"progress": progress}) == 0.8
+    assert report.seconds_to(RIGHT) == RIGHT["warm"]
+    assert report.seconds_to(RIGHT | {"mean_error": 0.15}) == np.inf
+    assert report.seconds_to({"failure": "not done after 600 s"}) == np.inf
+
+
+def test_a_report_counts_what_came_of_the_runs(tmp_path, capsys):
+    report = pytest.importorskip("field_report")
+    about = {"task": "two", "seed": 0}
+    runs = [
+        about | RIGHT | {"peer": "klover"},
+        about | RIGHT | {"peer": "other", "cold": 12.0, "mean_error": 0.9},
+        about | {"peer": "slow", "failure": "not done after 600 s"},
+        about | RIGHT | {"peer": "also", "cold": 12.0},
+    ]
+    # What a kill leaves at the end does not count.
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs) + '{"peer": ')
+    assert field.read(tmp_path / "runs.jsonl") == runs
+    report.write(tmp_path)
+    lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "|" in line}
+    assert [cell.strip() for cell in lines["other"].split("|")[2:8]] == ["1", "0", "0", "0", "0", "1"]
+    assert "4 ×" in lines["also"]
+    assert {path.name for path in tmp_path.iterdir()} >= {"report.md", "report.html", "outcomes.png", "times.png"}
+
+
+def test_every_peer_has_its_module_and_settings():
+    folder = pathlib.Path(peers.__file__).parent
+    assert {path.stem for path in folder.glob("*_*.py")} - {"__init__"} == set(peers.MODULES.values())
+
+
+def test_klover_is_measured_as_its_peers(monkeypatch):
+    monkeypatch.setattr(tasks, "load", lambda name: two_modes())
+    run = field.solve("klover", "two", 0, 0.0)
+    assert run["complaint"] == ""
+    assert run["ess"] > 1000
+    assert abs(run["log_z_error"] - np.log(2 * np.pi)) < 5 * run["log_z_se"]
