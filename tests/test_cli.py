@@ -98,3 +98,19 @@ def test_a_small_table_is_computed_resumed_and_shown(tmp_path):
 def test_a_gpu_that_is_not_there_is_named(tmp_path, capsys):
     assert cli.main(["paper", "table", "blr", "--device", "gpu", "--out", str(tmp_path)]) == 2
     assert "--device gpu needs a GPU" in capsys.readouterr().err
+
+
+def test_bench_hands_its_options_to_the_script(capfd):
+    assert cli.main(["bench", "run", "--peers", "nosuch", "--out", "here"]) == 1
+    assert "There is no peer nosuch. There are: klover, " in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["demo", "--peers", "klover"])
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = [sys.executable, "-c", "from klover.cli import main; raise SystemExit(main())", "paper", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, words = process.communicate(timeout=60)
+    assert (process.returncode, words) == (0, "")

@@ -1,6 +1,7 @@
 """The command line: ``klover fit``, ``explain``, ``demo``, ``paper`` and ``bench``."""
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -16,7 +17,20 @@ SCRIPTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command that the arguments name."""
+    """Run the command that the arguments name; return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = _parse(arguments)
+    try:
+        status = _run(options, shlex.join(["klover", *arguments]))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # The reader is content with what it has, as with ``| head``; Python must not write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="klover", description="Cover the posterior, then correct it: right or refused."
     )
@@ -31,13 +45,17 @@ def main(arguments: list[str] | None = None) -> int:
     paper.add_arguments(commands.add_parser("paper", help="reproduce the tables and figures of the paper"))
     bench = commands.add_parser("bench", help="measure klover on its benchmarks (in a clone of the repository)")
     scripts = bench.add_subparsers(dest="script", required=True)
-    for name, words in SCRIPTS.items():
-        script = scripts.add_parser(name, help=words, add_help=False)
-        script.add_argument("rest", nargs=argparse.REMAINDER, help="see --help")
-    arguments = sys.argv[1:] if arguments is None else arguments
-    options = parser.parse_args(arguments)
+    for name, help_text in SCRIPTS.items():
+        scripts.add_parser(name, help=help_text, add_help=False)
+    options, options.rest = parser.parse_known_args(arguments)
+    if options.rest and options.command != "bench":
+        parser.error(f"unrecognized arguments: {' '.join(options.rest)}")
+    return options
+
+
+def _run(options: argparse.Namespace, command: str) -> int:
     if options.command == "fit":
-        return fit.run(options, shlex.join(["klover", *arguments]))
+        return fit.run(options, command)
     if options.command == "explain":
         return explain.run(options.place)
     if options.command == "bench":
