@@ -44,6 +44,8 @@ def run(options: argparse.Namespace, command: str) -> int:
     except ModelError as error:
         print(f"klover fit: {error}", file=sys.stderr)
         return BAD_INPUT
+    except BrokenPipeError:
+        raise
     except (ValueError, TypeError, OSError, ImportError) as error:
         notes = " ".join(getattr(error, "__notes__", ()))
         print(f"klover fit: {error} {notes}".rstrip(), file=sys.stderr)

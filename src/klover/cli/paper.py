@@ -43,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
         return {"list": _list, "table": _table, "figure": _figure, "all": _all, "report": _report}[
             options.paper_command
         ](options)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError) as error:
         notes = " ".join(getattr(error, "__notes__", ()))
         print(f"klover paper: {error} {notes}".rstrip(), file=sys.stderr)
