@@ -1,11 +1,19 @@
+import importlib.util
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from klover import Diagonal, Full, LowRank, Target
+
+
+def needs(*libraries: str) -> pytest.MarkDecorator:
+    """Skip a test where a library of an extra is not installed."""
+    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
 
 class Known(NamedTuple):

@@ -4,6 +4,7 @@ import sys
 import jax
 import pytest
 
+from helpers import needs
 from klover import cli
 
 
@@ -22,6 +23,7 @@ def test_an_unknown_command_is_refused(capsys):
     assert "demo" in capsys.readouterr().err
 
 
+@needs("matplotlib")
 def test_the_demo_prints_a_table_and_writes_the_figure(tmp_path):
     code = f"from klover.cli import main; raise SystemExit(main(['demo', '--out', r'{tmp_path}']))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
@@ -68,6 +70,7 @@ def test_figures_are_named_once():
     assert tuple(figures.FIGURES) == paper.FIGURES
 
 
+@needs("blackjax", "tqdm")
 def test_a_small_table_is_computed_resumed_and_shown(tmp_path):
     command = [sys.executable, "-c", "import sys; from klover.cli import main; raise SystemExit(main(sys.argv[1:]))"]
     command += [
@@ -100,6 +103,7 @@ def test_a_gpu_that_is_not_there_is_named(tmp_path, capsys):
     assert "--device gpu needs a GPU" in capsys.readouterr().err
 
 
+@needs("numpyro", "tqdm")
 def test_bench_hands_its_options_to_the_script(capfd):
     assert cli.main(["bench", "run", "--peers", "nosuch", "--out", "here"]) == 1
     assert "There is no peer nosuch. There are: klover, " in capfd.readouterr().err

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import klover
+from helpers import needs
 from klover import cli, extras, reports
 from klover.cli import fit as command
 
@@ -96,6 +97,7 @@ def run(*arguments: str) -> int:
     return cli.main(["fit", *arguments])
 
 
+@needs("h5netcdf", "matplotlib", "xarray")
 def test_a_function_of_the_data_is_fitted_and_everything_is_written(here, capsys):
     assert run("models.py:density", "--data", "data.json", "--out", "out") == 0
     out, err = capsys.readouterr()
@@ -114,7 +116,7 @@ def test_a_function_of_the_data_is_fitted_and_everything_is_written(here, capsys
     assert "Go on with it by --resume" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("start", ["draws.nc", "fit.klover"])
+@pytest.mark.parametrize("start", [pytest.param("draws.nc", marks=needs("h5netcdf", "xarray")), "fit.klover"])
 def test_an_older_fit_is_a_start(quick, start):
     arguments = ("models.py:density", "--data", "data.json", "--out")
     assert run(*arguments, "out") == 0
@@ -134,6 +136,7 @@ def test_a_refused_fit_is_resumed(quick, capsys):
     assert capsys.readouterr().out.count("Trusted: ") == 1
 
 
+@needs("h5netcdf", "xarray")
 def test_draws_of_a_target_without_names_are_a_start(quick):
     assert run("models.py:target", "--out", "out") == 0
     assert run("models.py:target", "--out", "again", "--start", "out/draws.nc") == 0
@@ -191,7 +194,11 @@ def test_stan_files_go_to_stan(quick, monkeypatch):
         (["models.py:density", "--data", "broken.npz"], "--data broken.npz cannot be read"),
         (["models.py:target", "--budget", "soon"], "--budget must be a number of evaluations, or a time"),
         (["models.py:target", "--start", "nowhere.nc"], "--start names nowhere.nc, which does not exist"),
-        (["models.py:target", "--start", "data.json"], "--start data.json is no netCDF file"),
+        pytest.param(
+            ["models.py:target", "--start", "data.json"],
+            "--start data.json is no netCDF file",
+            marks=needs("h5netcdf", "xarray"),
+        ),
         (["models.py:void", "--data", "data.json"], "the log density is finite at none of"),
     ],
 )

@@ -1,4 +1,4 @@
-import importlib
+import importlib.util
 
 import pytest
 
@@ -20,7 +20,8 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, load, library, e
     def missing(name):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    assert load().__name__.startswith(library)
+    if importlib.util.find_spec(library) is not None:
+        assert load().__name__.startswith(library)
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ModuleNotFoundError) as caught:
         load()

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import klover
-from klover import extras
+from helpers import needs
 from klover.adapters.callback import from_callback
 from klover.evaluation import Evaluator
 
@@ -245,6 +245,7 @@ class Awkward(Exception):
         super().__init__(text)
 
 
+@needs("joblib")
 def test_points_are_shared_among_processes():
     def awkward(x):
         if x[0] > 0.0:
@@ -265,7 +266,6 @@ def test_several_processes_need_joblib(monkeypatch):
     def missing(name):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    assert extras.joblib().__name__ == "joblib"
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ModuleNotFoundError) as caught:
         from_callback(bell, 2, num_jobs=2)

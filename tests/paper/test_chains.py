@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers import needs
 from klover import Target
 from klover.paper import chains
 
+pytestmark = needs("blackjax")
 SCALE = np.array([0.5, 1.0, 2.0])
 
 

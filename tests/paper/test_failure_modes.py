@@ -2,9 +2,12 @@ import jax
 import numpy as np
 import pytest
 
+from helpers import needs
 from klover.arrays import logsumexp
 from klover.evaluation import Evaluator
 from klover.paper import adaptive, failure_modes, samplers, simulations
+
+pytestmark = needs("blackjax")
 
 KEYS = {"table", "property", "method", "target", "measure", "value", "threshold", "passed", "seed", "seconds"}
 KEYS |= {"num_evaluations"}

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 import klover
+from helpers import needs
 from klover.boosting import BoostState
 from klover.paper import curves, figures, simulations
 from klover.sources import Draws
+
+pytestmark = needs("matplotlib")
 
 
 @pytest.fixture(autouse=True)

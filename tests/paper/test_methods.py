@@ -6,7 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from helpers import needs
 from klover.paper import datasets, gibbs, methods, models, problems
+
+pytestmark = needs("blackjax")
 
 QUICK = methods.Choices(num_steps=20, num_draws_per_step=10)
 
