@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -111,10 +112,13 @@ def test_bench_hands_its_options_to_the_script(capfd):
         cli.main(["demo", "--peers", "klover"])
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+@pytest.mark.parametrize(("unbuffered", "status"), [("", 0), ("1", 141)])
+def test_a_reader_that_leaves_early_is_no_error(unbuffered, status):
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     command = [sys.executable, "-c", "from klover.cli import main; raise SystemExit(main())", "paper", "list"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
         assert process.stdout is not None
         process.stdout.close()
         _, words = process.communicate(timeout=60)
-    assert (process.returncode, words) == (0, "")
+    assert (process.returncode, words) == (status, "")

@@ -9,6 +9,8 @@ from pathlib import Path
 import klover
 from klover.cli import demo, explain, fit, paper
 
+READER_LEFT = 141
+"""What shells show of a program that a closed pipe has ended."""
 SCRIPTS = {
     "suite": "refine every target of the suite, every seed reported",
     "run": "run klover and its peers on every task, each in a process of its own",
@@ -20,14 +22,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command that the arguments name; return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = _parse(arguments)
+    status = READER_LEFT
     try:
         status = _run(options, shlex.join(["klover", *arguments]))
         sys.stdout.flush()
-        return status
     except BrokenPipeError:
         # The reader is content with what it has, as with ``| head``; Python must not write the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return status
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
