@@ -34,13 +34,12 @@ def errors(task, x: np.ndarray, log_weight: np.ndarray | None) -> dict:
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     found = {}
-    if task.mean is not None:
+    if task.mean is not None and task.sd is not None:
         quantity = task.quantities(x)
         mean = weight @ quantity
         sd = np.sqrt(weight @ (quantity - mean) ** 2)
-        if task.sd is not None:
-            found["mean_error"] = float(np.max(np.abs(mean - task.mean) / task.sd))
-            found["sd_error"] = float(np.max(np.abs(sd / task.sd - 1)))
+        found["mean_error"] = float(np.max(np.abs(mean - task.mean) / task.sd))
+        found["sd_error"] = float(np.max(np.abs(sd / task.sd - 1)))
     if task.modes is not None:
         nearest = np.argmin(((x[:, None] - task.modes) ** 2).sum(-1), axis=1)
         masses = np.bincount(nearest, weight, len(task.modes))
@@ -62,7 +61,7 @@ def effective(answer) -> float:
 
 
 def progress(task, answer, seconds: float) -> list[tuple[float, float]]:
-    """Seconds and errors of the means along chains; half of their time is warm-up."""
+    """Seconds and errors of the means along chains; half of their time is taken to be warm-up."""
     if answer.x.ndim < 3 or task.mean is None or task.sd is None:
         return []
     found = []

@@ -272,7 +272,7 @@ def pool(num_jobs: int, set_up: Callable[[str], None]) -> concurrent.futures.Pro
 
 
 def _stand_back(set_up: Callable[[str], None]) -> None:
-    # A GPU waits for the thread that feeds it: networks took two to eight times as long beside busy processes.
+    # A GPU waits for the thread that feeds it: networks took three to eight times as long beside busy processes.
     if hasattr(os, "nice"):
         os.nice(10)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
