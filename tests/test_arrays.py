@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from klover import arrays
+from klover import Family, Mixture, Target, arrays, em
 
 BOTH = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
 
@@ -157,3 +157,37 @@ def test_positive_systems_are_solved_as_by_numpy():
     right = np.ones((3, 4, 2))
     found = arrays.solve_positive(jnp.asarray(matrix), jnp.asarray(right))
     np.testing.assert_allclose(found, arrays.solve_positive(matrix, right), rtol=1e-10)
+
+
+def _has_exact_products(function, argument):
+    """Whether a function has products of matrices, and all of them in full precision."""
+    text = str(jax.make_jaxpr(lambda x: function(x))(argument))
+    return text.count("dot_general[") == text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 0
+
+
+def test_products_are_exact_unless_the_user_says_otherwise():
+    def product(x):
+        with arrays.exact_products():
+            return x @ x
+
+    assert _has_exact_products(product, jnp.eye(2))
+    with jax.default_matmul_precision("tensorfloat32"):
+        assert not _has_exact_products(product, jnp.eye(2))
+
+
+SAMPLE = em.WeightedSample(jnp.ones((5, 3)), jnp.full(5, 0.2), jnp.full(5, -jnp.inf))
+MIXTURE = Mixture.of(Family.parse("student").components(jnp.zeros((2, 3)), jnp.ones((2, 3))))
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [
+        (Target(lambda x: -0.5 * x @ (jnp.eye(3) @ x), jnp.zeros(3)).log_prob, jnp.ones(3)),
+        (MIXTURE.log_prob, jnp.ones((5, 3))),
+        (lambda key: MIXTURE.sample(key, 5), jax.random.key(0)),
+        (lambda mixture: em.step(mixture, SAMPLE, mixture.components.spread), MIXTURE),
+    ],
+    ids=["target", "density", "draws", "em"],
+)
+def test_what_answers_rest_on_has_exact_products(function, argument):
+    assert _has_exact_products(function, argument)

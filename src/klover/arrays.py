@@ -7,6 +7,7 @@ The few things that the two namespaces do not share live here.
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -27,6 +28,14 @@ BLOCK = 1024
 def namespace(*arrays: Any) -> ModuleType:
     """Return ``jax.numpy`` if any array is a JAX array (or tracer), else ``numpy``."""
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+
+
+def exact_products() -> AbstractContextManager:
+    """Compute matrix products to full precision: a GPU would round single-precision factors to ten bits.
+
+    A precision that the user has set (``jax_default_matmul_precision``) is kept.
+    """
+    return jax.default_matmul_precision(jax.config.jax_default_matmul_precision or "highest")
 
 
 def constant(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:

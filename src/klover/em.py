@@ -20,7 +20,7 @@ import math
 
 import jax
 
-from klover.arrays import digamma, iterate, logsumexp, namespace, over_blocks, solve_positive
+from klover.arrays import digamma, exact_products, iterate, logsumexp, namespace, over_blocks, solve_positive
 from klover.families import Components
 from klover.importance import effective_sample_size
 from klover.mixture import Mixture
@@ -118,13 +118,14 @@ def step(
     else:
         scaled = weight
     total = xp.sum(scaled, axis=1)
-    location = (scaled @ sample.x) / xp.where(total > 0, total, 1.0)[:, None]
-    moved = dataclasses.replace(components, location=location)
     safe_mass = xp.maximum(mass, SMALLEST_MASS)
-    blocks = over_blocks(lambda x, weight: moved.spread.scatter(moved.delta(x), weight.T), sample.x, scaled.T)
-    scatter = jax.tree.map(lambda *parts: sum(parts), *blocks)
-    # A spread and its prior are always of one class.
-    spread = components.spread.maximise(scatter, safe_mass, prior, strength)  # pyright: ignore
+    with exact_products():
+        location = (scaled @ sample.x) / xp.where(total > 0, total, 1.0)[:, None]
+        moved = dataclasses.replace(components, location=location)
+        blocks = over_blocks(lambda x, weight: moved.spread.scatter(moved.delta(x), weight.T), sample.x, scaled.T)
+        scatter = jax.tree.map(lambda *parts: sum(parts), *blocks)
+        # A spread and its prior are always of one class.
+        spread = components.spread.maximise(scatter, safe_mass, prior, strength)  # pyright: ignore
     fitted = dataclasses.replace(moved, spread=spread)
     log_weights = xp.where(mass > SMALLEST_MASS, xp.log(safe_mass), -xp.inf)
     return Mixture(_keep_where(mass > SMALLEST_MASS, fitted, mixture.components), log_weights)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.arrays import gammaln, namespace
+from klover.arrays import exact_products, gammaln, namespace
 from klover.spreads import Diagonal, Full, LowRank, Spread, cholesky
 from klover.typing import AnyArray, Float, Int, Key, record, static
 from klover.validation import check_choice, check_count, check_positive
@@ -88,7 +88,8 @@ class Components:
 
     def squared_distance(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
         r"""Return :math:`m`, the squared Mahalanobis distance of every point from every component."""
-        return self.spread.squared_distance(x, self.location)
+        with exact_products():
+            return self.spread.squared_distance(x, self.location)
 
     def log_prob(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
         """Log density of every component at every point."""
@@ -108,7 +109,8 @@ class Components:
             return jnp.where((index == which)[:, None], component[0] + component[1].transform(noise), x), None
 
         stacked = (jnp.arange(location.shape[0]), (location, jax.tree.map(jnp.asarray, self.spread)))
-        return jax.lax.scan(select, jnp.zeros((index.shape[0], self.dim), location.dtype), stacked)[0]
+        with exact_products():
+            return jax.lax.scan(select, jnp.zeros((index.shape[0], self.dim), location.dtype), stacked)[0]
 
     def draw(self, generator: np.random.Generator, slot: int, num_draws: int) -> Float[np.ndarray, "draw dim"]:
         """Draw from one component on the host."""

@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
+from klover.arrays import exact_products
 from klover.frontend import FrontEnd
 from klover.programs import ClosedJaxpr, Itself, Jaxpr, largest_array, signature
 from klover.typing import AnyArray, Float, Int, Key, PyTree
@@ -252,7 +253,8 @@ def _trace(logdensity: Callable, unravel: Callable, start: Float[AnyArray, " dim
         # Data captured by a compiled function would stay constants of it.
         logdensity = logdensity.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
     try:
-        closed, shape = jax.make_jaxpr(lambda x: logdensity(unravel(x)), return_shape=True)(start)
+        with exact_products():
+            closed, shape = jax.make_jaxpr(lambda x: logdensity(unravel(x)), return_shape=True)(start)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         error.add_note(
             "logdensity could not be traced by JAX: write it with jax.numpy, without conversions to NumPy or to Python "
