@@ -267,7 +267,7 @@ def _side_by_side(
 
 def pool(num_jobs: int, set_up: Callable[[str], None]) -> concurrent.futures.ProcessPoolExecutor:
     """Return processes that work side by side on the CPU; JAX does not survive a fork, so they are spawned."""
-    # NumPy's products spin on as many threads as there are cores, in each process: one of them took ten cores of sixteen.
+    # NumPy's products spin on as many threads as there are cores, in each process: one took ten cores of sixteen.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     context = multiprocessing.get_context("spawn")
     return concurrent.futures.ProcessPoolExecutor(num_jobs, context, _stand_back, (set_up,))
