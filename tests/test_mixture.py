@@ -302,3 +302,13 @@ def test_bad_arguments(getkey):
         mixture.log_prob(np.zeros((4, 3)))
     with pytest.raises(ValueError, match=r"shape \(2, 4, 2\) came"):
         mixture.log_prob(np.zeros((2, 4, 2)))
+
+
+@pytest.mark.parametrize("family", ["normal", "student", "normal-diagonal"])
+def test_root_of_the_covariance(family):
+    location = np.array([[0.0, 1.0], [3.0, -1.0]])
+    mixture = Mixture.of(Family.parse(family).components(location, np.array([[1.0, 2.0], [0.5, 1.0]])))
+    gaussian = Mixture.of(Family("normal", "full").components(location, np.array([[1.0, 2.0], [0.5, 1.0]])))
+    root, expected = mixture.root(), gaussian.covariance()
+    expected = np.diag(np.diag(expected)) if family == "normal-diagonal" else expected
+    np.testing.assert_allclose(root @ root.T, expected, rtol=1e-12)

@@ -35,7 +35,7 @@ def exact_products() -> AbstractContextManager:
 
     A precision that the user has set (``jax_default_matmul_precision``) is kept.
     """
-    return jax.default_matmul_precision(jax.config.jax_default_matmul_precision or "highest")
+    return jax.default_matmul_precision(jax.config.jax_default_matmul_precision or "highest")  # pyright: ignore
 
 
 def constant(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:

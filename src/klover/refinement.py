@@ -271,18 +271,28 @@ def _judge(context: Context, state: State, proposal: Mixture, draws: WeightedDra
             ratio=abs(difference) / error,
         )
     try:
-        missed = _missed_mode(context, proposal, draws) if evaluator.has_gradient else None
+        missed = _missed_mode(context, state.mixture, proposal, draws) if evaluator.has_gradient else None
     except BudgetExhausted:
         return judge(draws, Status.UNFINISHED, cause=SPENT)
     return verdict if missed is None else judge(draws, Status.UNCOVERED_MODE, mode=missed)
 
 
-def _missed_mode(context: Context, proposal: Mixture, draws: WeightedDraws) -> str | None:
-    """Climb from far draws and from the region; name a top at which one draw would outweigh all others."""
+def _missed_mode(context: Context, mixture: Mixture, proposal: Mixture, draws: WeightedDraws) -> str | None:
+    """Climb from far draws and from the region; name a top at which one draw would outweigh all others.
+
+    What is known of scales and correlations by now saves most of the steps: the climb is in coordinates without them.
+    """
     _, draw_starts, ceiling = region(context)
     far = inflate(proposal, SEARCH_INFLATION, 5.0).draw(context.generator, NUM_STARTS)
     starts = np.concatenate([far, draw_starts(NUM_STARTS)])
-    tops, values = climb(context.evaluator.values_and_gradients, starts)
+    root = mixture.root()
+
+    def whitened(z):
+        values, gradients = context.evaluator.values_and_gradients(z @ root.T)
+        return values, gradients @ root
+
+    tops, values = climb(whitened, np.linalg.solve(root, starts.T).T)
+    tops = tops @ root.T
     log_ratio = np.where(np.isfinite(values), values - proposal.log_prob(tops), -np.inf)
     worst = int(np.argmax(log_ratio))
     log_evidence = float(draws.log_evidence)
