@@ -5,9 +5,9 @@
 
 (needs the extra `bench`). A run solves its task twice in one process. *Cold* is the time from the start of the process
 to the first answer, imports and compilation included, less the time in which the task is built (data, log density, the
-right answer), which is the same for all tools. *Warm* is the second call; where the first one took more than half of the
-limit there is no second, and its own time is taken. Errors are those of the first answer. What is in ``DIR/runs.jsonl``
-is not run again.
+right answer), which is the same for all tools. *Warm* is the second call; where the first one took more than half of
+the limit there is no second, and its own time is taken. Errors are those of the first answer. What is in
+``DIR/runs.jsonl`` is not run again.
 
 An answer is *wrong* if a mean is off by more than 0.2 standard deviations or a standard deviation by more than 20 %, if
 a mode's weight is off by more than 0.05, or if log Z, where the tool gives it, is off by more than 0.05 and 5 of its

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_every_peer_has_its_module_and_settings():
 
 def test_klover_is_measured_as_its_peers(monkeypatch):
     monkeypatch.setattr(tasks, "load", lambda name: two_modes())
-    run = field.solve("klover", "two", 0, 0.0)
+    run = field.solve("klover", "two", 0, time.time(), 100.0)
     assert run["complaint"] == ""
     assert run["ess"] > 1000
     assert abs(run["log_z_error"] - np.log(2 * np.pi)) < 5 * run["log_z_se"]
