@@ -131,14 +131,13 @@ def whitened_squares(
 ) -> Float[AnyArray, "component draw"]:
     r"""Return :math:`|A_k(\theta_s-\mu_k)|^2`.
 
-    On NumPy arrays one product of matrices serves all k, which is several times faster. Points are taken relative to
-    the centre of the locations then, so that little cancels.
+    One product of matrices serves all k, which is faster than one for each. Points are taken relative to the centre of
+    the locations, so that little cancels.
     """
-    if namespace(x, location, inverse) is jnp:
-        return (((x - location[:, None, :]) @ jnp.swapaxes(inverse, -1, -2)) ** 2).sum(-1)
+    xp = namespace(x, location, inverse)
     num, dim = location.shape
     centre = location.mean(0)
-    shift = np.einsum("kij,kj->ik", inverse, location - centre).reshape(dim * num, 1)
+    shift = xp.einsum("kij,kj->ik", inverse, location - centre).reshape(dim * num, 1)
     rows = inverse.swapaxes(0, 1).reshape(dim * num, dim)
 
     def of_block(x):
@@ -147,7 +146,7 @@ def whitened_squares(
         whitened *= whitened
         return whitened.reshape(dim, num, -1).sum(0)
 
-    return np.concatenate(over_blocks(of_block, x), axis=1)
+    return xp.concatenate(over_blocks(of_block, x), axis=1)
 
 
 def iterate(step: Callable[[Carry], Carry], carry: Carry, num_steps: int) -> Carry:
