@@ -55,17 +55,17 @@ def reweigh_and_refit(mixture, x, log_p):
 def large_sample(num_draws: int, dim: int, num_components: int, peak: float) -> None:
     """Time the stages of one round on a large sample."""
     mixture = random_mixture(num_components, dim)
-    draw = jax.jit(lambda key: mixture.sample(key, num_draws))
-    x = draw(jax.random.key(0))
+    draw = jax.jit(klover.Mixture.sample, static_argnames="num_draws")
+    x = draw(mixture, jax.random.key(0), num_draws=num_draws)
     log_p = -0.5 * jnp.sum(x**2, axis=1)
     products = 2 * num_draws * num_components * dim**2
     sample = em.WeightedSample(x, jnp.full(num_draws, 1 / num_draws), jnp.full(num_draws, -jnp.inf))
     stages = {
-        "draw": (draw, (jax.random.key(0),), products),
-        "log density": (jax.jit(mixture.log_prob), (x,), products),
-        "responsibilities": (jax.jit(lambda now: em.responsibilities(now, sample)), (mixture,), products),
+        "draw": (functools.partial(draw, num_draws=num_draws), (mixture, jax.random.key(0)), products),
+        "log density": (jax.jit(klover.Mixture.log_prob), (mixture, x), products),
+        "responsibilities": (jax.jit(em.responsibilities), (mixture, sample), products),
         "smooth weights": (jax.jit(psis.smooth), (log_p,), 0),
-        "EM step": (jax.jit(lambda now: em.step(now, sample, now.components.spread, 1e-3)), (mixture,), 2 * products),
+        "EM step": (jax.jit(em.step), (mixture, sample, mixture.components.spread, 1e-3), 2 * products),
         "re-weight and refit": (jax.jit(reweigh_and_refit), (mixture, x, log_p), 2 * products),
     }
     print("| stage | ms | limit, ms | share of the limit |")

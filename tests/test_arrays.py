@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from klover import Family, Mixture, Target, arrays, em
+from klover import Family, Mixture, Target, arrays
 
 BOTH = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
 
@@ -175,7 +175,6 @@ def test_products_are_exact_unless_the_user_says_otherwise():
         assert not _has_exact_products(product, jnp.eye(2))
 
 
-SAMPLE = em.WeightedSample(jnp.ones((5, 3)), jnp.full(5, 0.2), jnp.full(5, -jnp.inf))
 MIXTURE = Mixture.of(Family.parse("student").components(jnp.zeros((2, 3)), jnp.ones((2, 3))))
 
 
@@ -185,9 +184,8 @@ MIXTURE = Mixture.of(Family.parse("student").components(jnp.zeros((2, 3)), jnp.o
         (Target(lambda x: -0.5 * x @ (jnp.eye(3) @ x), jnp.zeros(3)).log_prob, jnp.ones(3)),
         (MIXTURE.log_prob, jnp.ones((5, 3))),
         (lambda key: MIXTURE.sample(key, 5), jax.random.key(0)),
-        (lambda mixture: em.step(mixture, SAMPLE, mixture.components.spread), MIXTURE),
     ],
-    ids=["target", "density", "draws", "em"],
+    ids=["target", "density", "draws"],
 )
 def test_what_answers_rest_on_has_exact_products(function, argument):
     assert _has_exact_products(function, argument)

@@ -121,9 +121,10 @@ def step(
     safe_mass = xp.maximum(mass, SMALLEST_MASS)
     with exact_products():
         location = (scaled @ sample.x) / xp.where(total > 0, total, 1.0)[:, None]
-        moved = dataclasses.replace(components, location=location)
-        blocks = over_blocks(lambda x, weight: moved.spread.scatter(moved.delta(x), weight.T), sample.x, scaled.T)
-        scatter = jax.tree.map(lambda *parts: sum(parts), *blocks)
+    moved = dataclasses.replace(components, location=location)
+    blocks = over_blocks(lambda x, weight: moved.spread.scatter(moved.delta(x), weight.T), sample.x, scaled.T)
+    scatter = jax.tree.map(lambda *parts: sum(parts), *blocks)
+    with exact_products():
         # A spread and its prior are always of one class.
         spread = components.spread.maximise(scatter, safe_mass, prior, strength)  # pyright: ignore
     fitted = dataclasses.replace(moved, spread=spread)

@@ -160,8 +160,13 @@ class Full:
     def scatter(
         self, delta: Float[AnyArray, "component draw dim"], weight: Float[AnyArray, "component draw"]
     ) -> tuple[Float[AnyArray, "component dim dim"], ...]:
-        """Return the scatter matrices."""
-        return (namespace(delta).swapaxes(delta, -1, -2) @ (weight[..., None] * delta),)
+        """Return the scatter matrices.
+
+        A matrix times itself is positive definite also where a GPU rounds its factors: this product need not be exact.
+        """
+        xp = namespace(delta)
+        rows = xp.sqrt(weight)[..., None] * delta
+        return (xp.swapaxes(rows, -1, -2) @ rows,)
 
     def maximise(
         self,
