@@ -8,6 +8,7 @@ import platform
 
 import matplotlib.pyplot as plt
 import numpy as np
+import targets
 from field import is_wrong, read
 
 from klover import html
@@ -21,6 +22,8 @@ OUTCOMES = {
     "no answer": TARGET,
     "wrong in silence": REVERSE,
 }
+SIMULATED = tuple(build.__name__ for build in targets.SIMULATED)
+"""Tasks that are no posteriors of data."""
 ERROR = 0.1
 """The error of the means, in standard deviations, to which time is measured."""
 
@@ -61,7 +64,7 @@ def ratio(runs: list[dict], peer: str, value) -> float:
     return float(np.exp(np.mean(logs))) if logs else np.nan
 
 
-def summary(runs: list[dict]) -> Grid:
+def summary(caption: str, runs: list[dict]) -> Grid:
     """One row a tool: what came of its runs, and its times as multiples of klover's."""
     rows = []
     for peer, own in by(runs, "peer").items():
@@ -76,7 +79,7 @@ def summary(runs: list[dict]) -> Grid:
     header = ("Tool", "Runs", *(name.capitalize() for name in OUTCOMES))
     times = ("Cold time", "Warm time", f"Time to {ERROR} sd", "klover's effective draws per second")
     return Grid(
-        "All tools",
+        caption,
         (*header, *times),
         tuple(rows),
         (
@@ -185,7 +188,12 @@ def write(folder: pathlib.Path) -> None:
     runs = read(folder / "runs.jsonl")
     if not runs:
         raise SystemExit(f"{folder / 'runs.jsonl'} holds no runs: python benchmarks/field.py run --out {folder}")
-    grids = [summary(runs), *(task_grid(name, own) for name, own in by(runs, "task").items())]
+    posteriors = [run for run in runs if run["task"] not in SIMULATED]
+    grids = [summary("All tasks", runs)]
+    if posteriors:
+        grids.append(summary("Posteriors: regressions, reference posteriors and eight schools", posteriors))
+    num_summaries = len(grids)
+    grids += [task_grid(name, own) for name, own in by(runs, "task").items()]
     figures = {
         draw_outcomes(folder / "outcomes.png", runs): "What came of all runs.",
         draw_times(folder / "times.png", runs): (
@@ -205,5 +213,6 @@ def write(folder: pathlib.Path) -> None:
         "klover and the field",
         f'<p class="soft">{html.escape(versions())}</p>{html.sections(sections)}',
     )
-    print(markdown_grid(grids[0]))
+    for grid in grids[:num_summaries]:
+        print(f"{grid.caption}\n{markdown_grid(grid)}\n")
     print(f"\ntables  {folder / 'report.md'}\npage    {page}")
