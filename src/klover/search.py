@@ -15,7 +15,7 @@ import numpy as np
 from klover.evaluation import Evaluator
 from klover.typing import Float, Int
 
-MEMORY = 8
+MEMORY = 20
 NUM_STEPS = 150
 TOLERANCE = 1e-6
 SUFFICIENT_RISE = 1e-4
