@@ -95,3 +95,10 @@ def test_refusal_reaches_what_is_installed(refused: list[str]):
     result = run(REFUSE + "import pytest", json.dumps(refused))
     assert result.returncode != 0
     assert "no dependency of the core" in result.stderr
+
+
+def test_every_public_name_is_there_whenever_it_is_imported():
+    program = "import klover, sys; missing = [n for n in klover.__all__ if not hasattr(klover, n)]; print(missing)"
+    assert run(program).stdout.strip() == "[]"
+    assert "klover.boosting" not in run("import klover, sys; print(sorted(sys.modules))").stdout
+    assert "no attribute 'bost'" in run("import klover; klover.bost").stderr
