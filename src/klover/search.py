@@ -15,7 +15,7 @@ import numpy as np
 from klover.evaluation import Evaluator
 from klover.typing import Float, Int
 
-MEMORY = 20
+MEMORY = 8
 NUM_STEPS = 150
 TOLERANCE = 1e-6
 SUFFICIENT_RISE = 1e-4
@@ -24,8 +24,8 @@ SMALLEST_COSINE = 1e-8
 BACKTRACK = 0.3
 GROWTH = 2.0
 NUM_STARTS = 16
-MAX_STARTS = 512
-MAX_MODES = 32
+MAX_STARTS = 2048
+MAX_MODES = 128
 MAX_LARGE_MODES = 4
 """In many dimensions the curvature of each costs as much as a search."""
 UNSEEN_SHARE = 0.05
