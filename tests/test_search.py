@@ -303,8 +303,8 @@ def test_search_of_one_mode_ends_after_one_batch():
 
 
 def test_search_ends_at_the_largest_number_of_modes():
-    grid = 10.0 * np.array(list(itertools.product(range(4), repeat=3)), float)
-    known = gaussian_mixture(grid, np.full(64, 1 / 64), 0.5)
+    grid = 10.0 * np.array(list(itertools.product(range(6), repeat=3)), float)
+    known = gaussian_mixture(grid, np.full(216, 1 / 216), 0.5)
     draw_starts, given_out = starts_near(grid, scale=0.1)
     modes = find_modes(Evaluator(known.target), draw_starts, CEILING)
     assert (len(modes.x), len(given_out)) == (MAX_MODES, MAX_MODES)

@@ -136,7 +136,7 @@ def whitened_squares(
     """
     xp = namespace(x, location, inverse)
     num, dim = location.shape
-    centre = location.mean(0)
+    centre = constant(location.mean(0))
     shift = xp.einsum("kij,kj->ik", inverse, location - centre).reshape(dim * num, 1)
     rows = inverse.swapaxes(0, 1).reshape(dim * num, dim)
 
