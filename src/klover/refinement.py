@@ -22,7 +22,6 @@ from klover.engine import (
     take_round,
     widest,
 )
-from klover.escalation import escalate
 from klover.evaluation import Budget, BudgetExhausted, Evaluator
 from klover.exploration import inflate
 from klover.families import Family
@@ -126,6 +125,9 @@ def refine(
         draws = _final_draws(context, state, proposal, num_draws, reserve)
         verdict = _judge(context, state, proposal, draws, cause)
     if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and target.dim > MOST_EXPLORED_DIM:
+        # Few targets come here: the others do not wait for the import.
+        from klover.escalation import escalate
+
         with contextlib.suppress(BudgetExhausted, KeyboardInterrupt):
             draws = escalate(
                 jax.random.fold_in(key, 1), evaluator, state.mixture, draws.pareto_k, _teller(progress, evaluator)
