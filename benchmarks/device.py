@@ -1,12 +1,11 @@
-"""Work on one device: large samples re-weighted and refitted, many small fits at once, and the paper's timed fit.
+"""Work on one device: large samples re-weighted and refitted, and many small fits at once.
 
     python benchmarks/device.py [--draws 1000000] [--dim 100] [--components 32] [--fits 1000] [--peak 67e12]
 
 *Re-weighting and refitting* is one program: the log density of the mixture at all draws, Pareto-smoothed weights, and
 an EM step with free degrees of freedom. Its arithmetic is two products of matrices of 2·S·K·d² operations, distances
 and scatter; at the device's peak in single precision (``--peak``; 67·10¹² a second for an H200, without tensor cores)
-they take the time that the table calls the limit. Everything is in single precision, with exact products; with
-``JAX_DEFAULT_MATMUL_PRECISION=TF32_TF32_F32_X3`` tensor cores make them, nearly as exact.
+they take the time that the table calls the limit. Everything is in single precision, with exact products.
 """
 
 import argparse
@@ -19,7 +18,6 @@ import numpy as np
 
 import klover
 from klover import boosting, em, psis
-from klover.paper import experiments
 
 NUM_TIMINGS = 5
 
@@ -109,27 +107,19 @@ def small_fits(num_fits: int) -> None:
     )
 
 
-def papers_fit() -> None:
-    """Time the fit that took the paper 783 seconds."""
-    for size in (1, 20):
-        cell = experiments.Cell("wall-clock", "boston", "fkl-vi", (size,), 0)
-        print(f"the paper's fit, {size} splits: {1e3 * experiments.compute(cell)[0]['seconds']:.2f} ms", flush=True)
-
-
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=100)
     parser.add_argument("--components", type=int, default=32)
-    parser.add_argument("--fits", type=int, default=1000, help="0 leaves the last two parts out")
+    parser.add_argument("--fits", type=int, default=1000, help="0 leaves them out")
     parser.add_argument("--peak", type=float, default=67e12)
     arguments = parser.parse_args()
     print(jax.devices()[0].device_kind, jax.__version__)
     large_sample(arguments.draws, arguments.dim, arguments.components, arguments.peak)
     if arguments.fits:
         small_fits(arguments.fits)
-        papers_fit()
 
 
 if __name__ == "__main__":

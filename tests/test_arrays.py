@@ -189,3 +189,11 @@ MIXTURE = Mixture.of(Family.parse("student").components(jnp.zeros((2, 3)), jnp.o
 )
 def test_what_answers_rest_on_has_exact_products(function, argument):
     assert _has_exact_products(function, argument)
+
+
+def test_distances_in_single_precision_do_not_suffer_from_far_components():
+    location = np.array([[0.0, 0.0], [1e5, -1e5]], "float32")
+    x = location[1] + np.array([[0.5, 1.0]], "float32")
+    inverse = np.broadcast_to(np.eye(2, dtype="float32"), (2, 2, 2))
+    squares = arrays.whitened_squares(*map(jnp.asarray, (x, location, inverse)))
+    np.testing.assert_allclose(squares[1], 1.25, rtol=1e-6)

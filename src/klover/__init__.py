@@ -74,7 +74,7 @@ _LATER = {
     "from_stan": "adapters.stan",
     "vi_algorithm": "algorithm",
 }
-"""What :func:`refine` does not need is imported where it is first asked for: half of the time to import klover."""
+"""What :func:`refine` does not need is imported where it is first asked for: a quarter of the time to import klover."""
 
 
 def __getattr__(name: str) -> Any:
