@@ -128,9 +128,17 @@ def neural_network(split: Split, num_hidden: int | None = None) -> Target:
 
 def predict(position: dict[str, AnyArray], inputs: Float[AnyArray, "row input"]) -> Float[AnyArray, " row"]:
     """Output of the network; ``inputs`` come from :func:`design`, and the last number of ``output`` is the bias."""
-    output = position["output"]
+    hidden, output = position["hidden"], position["output"]
+    if jax.default_backend() == "gpu" and hidden.dtype == jnp.float32:
+        from klover.paper.network import network
+
+        return jax.lax.platform_dependent(hidden, output, inputs, cuda=network, default=_predict)
+    return _predict(hidden, output, inputs)
+
+
+def _predict(hidden, output, inputs):
     # As a sum, which is fused with the ReLU: the hidden layer is then read once, and memory is what limits this.
-    return jnp.sum(jax.nn.relu(inputs @ position["hidden"]) * output[:-1], axis=1) + output[-1]
+    return jnp.sum(jax.nn.relu(inputs @ hidden) * output[:-1], axis=1) + output[-1]
 
 
 def predictive_log_density(
