@@ -1,12 +1,14 @@
-"""Boosting by the forward KL against boosting by the reverse KL: the same family, as many components, five seeds.
+"""Boosting by the forward KL against boosting by the reverse KL, with Gaussian components of full covariance.
 
     python benchmarks/directions.py [--targets funnel10,ring2] [--seeds 5] [--components 8] [--out directions.jsonl]
 
-Gaussian components of full covariance. The forward KL is fitted by EM, every component in every round; the reverse KL
-by Adam, with the weights corrected in every round (Miller et al. 2017). Each gets the same number of draws for a
-component. Judged are the mixtures themselves: KL(p‖q) on draws of p (exact ones, or those of a trusted `refine`), k̂ of
-10,000 draws, and the largest error of a mean or a standard deviation of q, in standard deviations of p. One direction
-*wins* if it is better with every seed; else the difference is called noise. What is in the file is not run again.
+Three ways: `refine`, which is forward boosting as klover does it, with as many components as it takes; the plain
+forward `boost`, by EM, every component in every round; and the reverse `boost`, by Adam, with the weights corrected in
+every round (Miller et al. 2017). The two `boost` have the same number of components (8). Judged are the mixtures
+themselves, as proposals: KL(p‖q) on draws of p (exact ones, or those of a trusted `refine`), k̂ of 10,000 draws, and the
+largest error of a mean or a standard deviation, in standard deviations of p, of q itself and by its weighted draws. A
+way *wins* against the reverse KL if it is better with every seed, and *loses* if it is worse with every seed; else the
+difference is noise. What is in the file is not run again.
 """
 
 import argparse
@@ -18,9 +20,12 @@ import numpy as np
 import targets
 
 import klover
+from klover import psis
+from klover.importance import normalise
 
 NUM_STEPS, NUM_DRAWS_PER_STEP = 1000, 100
 CHOICES = {
+    "refine": {},
     "forward": {"fitter": "em", "newcomer": "gain", "update": "all", "num_draws": 5000, "num_steps": 20},
     "reverse": {
         "divergence": "reverse",
@@ -31,8 +36,13 @@ CHOICES = {
         "log_epsilon": -10.0,
     },
 }
-NUM_REFERENCE = 20_000
-MEASURES = {"forward_kl": "KL(p‖q)", "pareto_k": "k̂", "moment_error": "error of moments"}
+NUM_REFERENCE, NUM_DRAWS = 20_000, 10_000
+MEASURES = {
+    "forward_kl": "KL(p‖q)",
+    "pareto_k": "k̂",
+    "moment_error": "moments of q",
+    "weighted_error": "weighted moments",
+}
 
 
 def reference(problem: targets.Problem) -> tuple[np.ndarray, np.ndarray]:
@@ -46,55 +56,66 @@ def reference(problem: targets.Problem) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(fit.draws.x), np.exp(np.asarray(fit.draws.log_weight))
 
 
-def moment_error(mixture: klover.Mixture, problem: targets.Problem) -> float | None:
+def error(problem: targets.Problem, mean: np.ndarray, variance: np.ndarray) -> float | None:
     """Largest error of a mean or a standard deviation, in standard deviations of the target."""
     if problem.mean is None or problem.sd is None:
         return None
-    mean, sd = np.asarray(mixture.mean()), np.sqrt(np.diagonal(np.asarray(mixture.covariance())))
-    return float(max(np.max(np.abs(mean - problem.mean) / problem.sd), np.max(np.abs(sd / problem.sd - 1))))
+    return float(
+        max(np.max(np.abs(mean - problem.mean) / problem.sd), np.max(np.abs(np.sqrt(variance) / problem.sd - 1)))
+    )
 
 
-def judge(problem: targets.Problem, known: tuple, direction: str, seed: int, num_components: int) -> dict:
-    """Boost in one direction, and measure the mixture."""
-    choices = CHOICES[direction] | {"family": "normal", "num_components": num_components}
-    fit = klover.boost(jax.random.key(seed), problem.target, first=direction, **choices)
+def boost(way: str, seed: int, target: klover.Target, num_components: int) -> klover.Mixture:
+    """Fit a mixture in one of the three ways."""
+    key = jax.random.key(seed)
+    if way == "refine":
+        return klover.refine(key, target, family="normal", progress=False).mixture
+    return klover.boost(key, target, first=way, family="normal", num_components=num_components, **CHOICES[way]).mixture
+
+
+def judge(problem: targets.Problem, known: tuple, way: str, seed: int, num_components: int) -> dict:
+    """Boost in one way, and measure the mixture."""
+    mixture = boost(way, seed, problem.target, num_components)
     x, weight = known
-    difference = np.asarray(problem.target.log_prob(x)) - np.asarray(fit.mixture.log_prob(x))
+    difference = np.asarray(problem.target.log_prob(x)) - np.asarray(mixture.log_prob(x))
+    own = mixture.sample(jax.random.key(1000 + seed), NUM_DRAWS)
+    log_ratio = np.asarray(problem.target.log_prob(own) - mixture.log_prob(own))
+    share, own = np.exp(normalise(log_ratio)), np.asarray(own)
+    mean = share @ own
     return {
         "target": problem.name,
         "seed": seed,
-        "direction": direction,
+        "way": way,
+        "num_components": int(mixture.num_components),
         "forward_kl": float(weight @ difference - problem.log_evidence),
-        "pareto_k": float(fit.draws.pareto_k),
-        "moment_error": moment_error(fit.mixture, problem),
+        "pareto_k": float(psis.pareto_k(log_ratio)),
+        "moment_error": error(problem, np.asarray(mixture.mean()), np.diagonal(np.asarray(mixture.covariance()))),
+        "weighted_error": error(problem, mean, share @ (own - mean) ** 2),
     }
 
 
 def verdict(pairs: list[tuple[float, float]]) -> str:
-    """Name the direction that is better with every seed."""
-    if all(forward < reverse for forward, reverse in pairs):
-        return "forward"
-    return "reverse" if all(forward > reverse for forward, reverse in pairs) else "noise"
+    """Say whether the first is better with every seed."""
+    if all(one < other for one, other in pairs):
+        return "wins"
+    return "loses" if all(one > other for one, other in pairs) else "noise"
 
 
 def report(rows: list[dict]) -> None:
-    """Print one line a target: medians in both directions, and who wins."""
-    print("| target | seeds | " + " | ".join(f"{name}, forward | reverse | wins" for name in MEASURES.values()) + " |")
-    print("|---|---|" + "---|---|---|" * len(MEASURES))
-    for name in dict.fromkeys(row["target"] for row in rows):
-        both = [
-            {row["seed"]: row for row in rows if (row["target"], row["direction"]) == (name, direction)}
-            for direction in CHOICES
-        ]
-        seeds = sorted(both[0].keys() & both[1].keys())
-        cells = []
-        for measure in MEASURES:
-            pairs = [tuple(own[seed][measure] for own in both) for seed in seeds]
-            if any(value is None for pair in pairs for value in pair):
-                cells += ["–", "–", "–"]
+    """Print a table for each measure: one line a target, medians, and who wins against the reverse KL."""
+    values = {(row["target"], row["way"], row["seed"]): row for row in rows}
+    for measure, title in MEASURES.items():
+        print(
+            f"\n| {title} | seeds | `refine` | | forward `boost` | | reverse `boost` |\n|---|---|---|---|---|---|---|"
+        )
+        for name in dict.fromkeys(row["target"] for row in rows):
+            seeds = [seed for target, way, seed in values if (target, way) == (name, "reverse")]
+            found = np.array([[values[name, way, seed][measure] for seed in seeds] for way in CHOICES], dtype=float)
+            if np.isnan(found).all():
                 continue
-            cells += [f"{value:.3g}" for value in np.median(pairs, axis=0)] + [verdict(pairs)]
-        print(f"| {name} | {len(seeds)} | {' | '.join(cells)} |")
+            refined, forward, _ = cells = [f"{median:.3g}" for median in np.median(found, axis=1)]
+            wins = [verdict(list(zip(each, found[2], strict=True))) for each in found[:2]]
+            print(f"| {name} | {len(seeds)} | {refined} | {wins[0]} | {forward} | {wins[1]} | {cells[2]} |")
 
 
 def main() -> None:
@@ -107,17 +128,17 @@ def main() -> None:
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
-    done = {(row["target"], row["seed"], row["direction"]) for row in rows}
+    done = {(row["target"], row["seed"], row["way"]) for row in rows}
     with arguments.out.open("a") as file:
         for name in arguments.targets.split(","):
-            plan = [(seed, direction) for seed in range(arguments.seeds) for direction in CHOICES]
+            plan = [(seed, way) for seed in range(arguments.seeds) for way in CHOICES]
             plan = [each for each in plan if (name, *each) not in done]
             if not plan:
                 continue
             problem = targets.PROBLEMS[name]()
             known = reference(problem)
-            for seed, direction in plan:
-                row = judge(problem, known, direction, seed, arguments.components)
+            for seed, way in plan:
+                row = judge(problem, known, way, seed, arguments.components)
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")
                 file.flush()

@@ -12,7 +12,9 @@ the limit there is no second, and its own time is taken. Errors are those of the
 An answer is *wrong* if a mean is off by more than 0.2 standard deviations or a standard deviation by more than 20 %
 (where 4000 exact draws would tell it to 4 %, which they do not for the wide coordinates of a funnel), if a mode's
 weight is off by more than 0.05, or if log Z, where the tool gives it, is off by more than 0.05 and 5 of its standard
-errors. It is wrong *in silence* if the tool's own diagnostics (the verdict, k̂, R-hat and divergences) did not complain.
+errors (0.2 where it gives none). It is wrong *in silence* if the tool's own diagnostics (the verdict, k̂, R-hat and
+divergences) did not complain. A task that a tool cannot be asked to solve (a nested sampler needs a box) counts neither
+for it nor against it.
 """
 
 import argparse
@@ -26,6 +28,8 @@ import time
 import numpy as np
 
 MEAN_LIMIT, SD_LIMIT, MODE_LIMIT, LOG_Z_LIMIT, NUM_ERRORS = 0.2, 0.2, 0.05, 0.05, 5
+BARE_LOG_Z_LIMIT = 0.2
+"""For a tool that states no error."""
 PREFIXES = np.geomspace(1 / 64, 1, 13)
 """Parts of a chain whose error is measured, for the time that it takes to a given error."""
 
@@ -75,8 +79,10 @@ def progress(task, answer, seconds: float) -> list[tuple[float, float]]:
 
 def is_wrong(run: dict) -> bool:
     """Whether the answer is wrong by the rule above."""
-    is_log_z_wrong = abs(run.get("log_z_error", 0.0)) > max(NUM_ERRORS * (run.get("log_z_se") or 0.0), LOG_Z_LIMIT)
+    error = run.get("log_z_se")
+    log_z_limit = max(NUM_ERRORS * error, LOG_Z_LIMIT) if error else BARE_LOG_Z_LIMIT
     limits = {"mean_error": MEAN_LIMIT, "sd_error": SD_LIMIT, "mode_error": MODE_LIMIT}
+    is_log_z_wrong = abs(run.get("log_z_error", 0.0)) > log_z_limit
     return is_log_z_wrong or any(not run[name] <= limit for name, limit in limits.items() if name in run)
 
 
@@ -93,7 +99,10 @@ def solve(peer: str, name: str, seed: int, began: float, limit: float) -> dict:
 
     task = tasks.load(name)
     built = time.time()
-    run = module.prepare(task, **setting)
+    try:
+        run = module.prepare(task, **setting)
+    except tasks.Unsuited as reason:
+        return {"unsuited": str(reason)}
     answer = run(seed)
     answered = time.time()
     cold, warm = answered - built + start - began, answered - built

@@ -185,7 +185,7 @@ def versions() -> str:
 
 def write(folder: pathlib.Path) -> None:
     """Write ``report.md``, two figures and ``report.html``, and print the summary."""
-    runs = read(folder / "runs.jsonl")
+    runs = [run for run in read(folder / "runs.jsonl") if "unsuited" not in run]
     if not runs:
         raise SystemExit(f"{folder / 'runs.jsonl'} holds no runs: python benchmarks/field.py run --out {folder}")
     posteriors = [run for run in runs if run["task"] not in SIMULATED]

@@ -16,6 +16,11 @@ import klover
 START_RADIUS = 2.0
 NUM_TRIALS, NUM_TRIAL_DRAWS, LARGEST_SCATTER = 20, 4000, 0.04
 BOX_SDS = 12.0
+BOX_SHARE, BOX_GROWTH = 0.999, 1.25
+
+
+class Unsuited(Exception):
+    """A tool cannot be asked to solve a task."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,6 +41,8 @@ class Task:
         Locations and weights of separate modes; None where there is one.
     has_spread
         Quantities whose standard deviation can be told from a few thousand draws at all.
+    sample
+        Makes exact draws; None where nobody can.
     """
 
     name: str
@@ -47,6 +54,7 @@ class Task:
     modes: np.ndarray | None = None
     mode_weights: np.ndarray | None = None
     has_spread: np.ndarray | bool = True
+    sample: Callable[[np.random.Generator, int], np.ndarray] | None = None
 
     @property
     def dim(self) -> int:
@@ -59,13 +67,19 @@ class Task:
     def box(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the region that tools without a density outside of it get.
 
-        Where the task has no box that a user would know, it lies a dozen standard deviations around the *right* answer,
-        a gift to the tools that need one. The reference posteriors' answers are on another scale than the coordinates.
+        A target's box is a hint and no bound: it grows until it holds nearly all exact draws. Where the task has no box
+        that a user would know, it lies a dozen standard deviations around the *right* answer, a gift to the tools that
+        need one. The reference posteriors' answers are on another scale than the coordinates.
         """
         if self.target.box is not None:
-            return self.target.box
+            lower, upper = map(np.asarray, self.target.box)
+            draws = self.sample(np.random.default_rng(0), NUM_TRIAL_DRAWS) if self.sample else np.empty((0, self.dim))
+            while len(draws) and np.mean(np.all((draws > lower) & (draws < upper), axis=1)) < BOX_SHARE:
+                centre, half = (lower + upper) / 2, BOX_GROWTH * (upper - lower) / 2
+                lower, upper = centre - half, centre + half
+            return lower, upper
         if self.mean is None or self.sd is None or self.quantities is not np.asarray:
-            raise ValueError(f"{self.name} has no box, and no moments of its coordinates to make one of.")
+            raise Unsuited(f"{self.name} has no box, and no moments of its coordinates to make one of.")
         return self.mean - BOX_SDS * self.sd, self.mean + BOX_SDS * self.sd
 
     def starts(self, seed: int, num: int) -> np.ndarray:
@@ -101,6 +115,7 @@ def from_suite(name: str) -> Task:
         problem.modes,
         problem.mode_weights,
         has_spread(problem),
+        problem.sample,
     )
 
 

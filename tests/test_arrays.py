@@ -197,3 +197,16 @@ def test_distances_in_single_precision_do_not_suffer_from_far_components():
     inverse = np.broadcast_to(np.eye(2, dtype="float32"), (2, 2, 2))
     squares = arrays.whitened_squares(*map(jnp.asarray, (x, location, inverse)))
     np.testing.assert_allclose(squares[1], 1.25, rtol=1e-6)
+
+
+def test_distances_of_many_points_are_those_of_few(monkeypatch, getkey):
+    x, location = jax.random.normal(getkey(), (23, 3)), jax.random.normal(getkey(), (2, 3))
+    inverse = jax.random.normal(getkey(), (2, 3, 3))
+
+    def squares(x):
+        return arrays.whitened_squares(x, location, inverse)
+
+    at_once, slopes = squares(x), jax.grad(lambda x: jnp.sum(squares(x) ** 2))(x)
+    monkeypatch.setattr(arrays, "MOST_WHITENED", 5 * location.size)
+    np.testing.assert_allclose(squares(x), at_once, rtol=1e-12)
+    np.testing.assert_allclose(jax.grad(lambda x: jnp.sum(squares(x) ** 2))(x), slopes, rtol=1e-12)

@@ -43,11 +43,27 @@ def test_errors_are_those_of_weighted_draws():
         ({"mode_error": 0.06}, True),
         ({"log_z_error": 0.2}, True),
         ({"log_z_error": 0.2, "log_z_se": 0.1}, False),
-        ({"log_z_error": 0.2, "log_z_se": None}, True),
+        ({"log_z_error": 0.19, "log_z_se": None}, False),
+        ({"log_z_error": 0.21, "log_z_se": None}, True),
     ],
 )
 def test_what_is_wrong(change, is_wrong):
     assert field.is_wrong(RIGHT | change) is is_wrong
+
+
+def test_a_box_that_is_a_bound_holds_the_target():
+    target = klover.Target(lambda x: -0.5 * x @ x, np.zeros(2), box=(np.full(2, -1.0), np.full(2, 1.0)))
+    draw = lambda generator, num: generator.normal(size=(num, 2))  # noqa: E731
+    task = tasks.Task("one", target, np.asarray, np.zeros(2), np.ones(2), 0.0, sample=draw)
+    lower, upper = task.box()
+    x = draw(np.random.default_rng(1), 10_000)
+    assert np.mean(np.all((x > lower) & (x < upper), axis=1)) > 0.998
+
+
+def test_a_task_without_a_box_is_not_for_tools_that_need_one():
+    task = tasks.Task("no moments", two_modes().target, np.asarray, None, None, 0.0)
+    with pytest.raises(tasks.Unsuited, match="no moments has no box"):
+        task.box()
 
 
 def test_time_to_an_error_is_when_it_stays_below():
@@ -67,6 +83,7 @@ def test_a_report_counts_what_came_of_the_runs(tmp_path, capsys):
         about | RIGHT | {"peer": "other", "cold": 12.0, "mean_error": 0.9},
         about | {"peer": "slow", "failure": "not done after 600 s"},
         about | RIGHT | {"peer": "also", "cold": 12.0},
+        about | {"peer": "never asked", "unsuited": "There is no box."},
     ]
     # What a kill leaves at the end does not count.
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs) + '{"peer": ')
@@ -75,6 +92,7 @@ def test_a_report_counts_what_came_of_the_runs(tmp_path, capsys):
     lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "|" in line}
     assert [cell.strip() for cell in lines["other"].split("|")[2:8]] == ["1", "0", "0", "0", "0", "1"]
     assert "4 ×" in lines["also"]
+    assert "never asked" not in lines
     assert {path.name for path in tmp_path.iterdir()} >= {"report.md", "report.html", "outcomes.png", "times.png"}
 
 

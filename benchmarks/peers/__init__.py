@@ -1,8 +1,8 @@
 """The tools that klover is compared with: one module each, a few lines around the tool's own calls.
 
 A module has ``prepare(task, **setting)``, which returns a function from a seed to an :class:`Answer`; the function
-called a second time compiles nothing. ``SETTINGS`` holds the tool's documented defaults and one setting that its users
-would choose for these tasks.
+called a second time compiles nothing, unless the tool compiles in each call. ``SETTINGS`` holds the tool's documented
+defaults and one setting that its users would choose for these tasks.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """blackjax's adaptive tempered SMC with HMC moves, from a broad Gaussian around the start or over the box.
 
-Every temperature keeps half of the particles effective, and moves each of them ten times. The tuned setting has four
-times the particles.
+Every temperature keeps half of the particles effective, and moves each of them ten times. blackjax leaves the numbers
+of particles, moves and leapfrogs to its users. The tuned setting has four times the particles.
 """
 
 import blackjax
@@ -63,14 +63,18 @@ def prepare(task, num_particles, num_moves):
         _, state, log_z, num, _ = jax.lax.while_loop(
             lambda carry: (_tempering(carry[1]) < 1) & (carry[3] < 200), step, state_of_run
         )
-        return state.particles, log_z, num, _tempering(state)
+        return state.particles, state.weights, log_z, num, _tempering(state)
 
     def solve(seed):
-        x, log_z, num, reached = map(np.asarray, program(jax.random.key(seed)))
+        x, weight, log_z, num, reached = map(np.asarray, program(jax.random.key(seed)))
+        with np.errstate(divide="ignore"):
+            log_weight = np.log(weight)
         return Answer(
             x,
+            log_weight,  # the last temperature's: particles are resampled and moved before they are weighted
             log_evidence=float(log_z),
-            num_gradients=int(num) * num_particles * num_moves * (NUM_LEAPFROGS + 1),
+            num_evaluations=2 * int(num) * num_particles,
+            num_gradients=int(num) * num_particles * (num_moves * NUM_LEAPFROGS + 1),
             complaint="" if reached >= 1 else f"stopped at temperature {float(reached):.3g}",
         )
 

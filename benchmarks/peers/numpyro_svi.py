@@ -17,15 +17,16 @@ def prepare(task, num_steps, num_particles):
         x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), (task.dim,)))
         numpyro.factor("log_p", task.log_prob(x))
 
-    guide = AutoMultivariateNormal(model, init_loc_fn=numpyro.infer.init_to_uniform)
+    guide = AutoMultivariateNormal(model)
     loss = numpyro.infer.Trace_ELBO(num_particles=num_particles)
     svi = numpyro.infer.SVI(model, guide, numpyro.optim.Adam(LEARNING_RATE), loss)
     log_p = jax.jit(jax.vmap(task.log_prob))
+    run = jax.jit(lambda state: jax.lax.scan(lambda now, _: svi.update(now), state, length=num_steps)[0])
 
     def solve(seed):
         key_fit, key_draw = jax.random.split(jax.random.key(seed))
-        result = svi.run(key_fit, num_steps, progress_bar=False)
-        posterior = guide.get_posterior(result.params)
+        start = {"auto_loc": task.starts(seed, 1)[0]}
+        posterior = guide.get_posterior(svi.get_params(run(svi.init(key_fit, init_params=start))))
         x = posterior.sample(key_draw, (NUM_DRAWS,))
         log_ratio = np.asarray(log_p(x) - posterior.log_prob(x))
         log_weight, complaint = judge_weights(log_ratio)

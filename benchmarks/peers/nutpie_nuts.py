@@ -1,4 +1,4 @@
-"""nutpie's NUTS on the JAX function: its default four chains, or (tuned) with a low-rank metric."""
+"""nutpie's NUTS on the JAX function: its default six chains, or (tuned) with a low-rank metric."""
 
 import jax
 import numpy as np

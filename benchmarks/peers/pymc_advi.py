@@ -1,4 +1,7 @@
-"""PyMC's ADVI, mean-field or (tuned) with full covariance, on the JAX function as a potential."""
+"""PyMC's ADVI on the JAX function as a potential; mean-field, or (tuned) of full covariance with Adam's longer steps.
+
+PyMC compiles anew in each call.
+"""
 
 import jax
 import numpy as np
@@ -8,7 +11,10 @@ from pytensor.graph.op import Op
 
 from peers import Answer
 
-SETTINGS = {"default": {"method": "advi", "n": 10_000}, "tuned": {"method": "fullrank_advi", "n": 30_000}}
+SETTINGS = {
+    "default": {"method": "advi", "n": 10_000},
+    "tuned": {"method": "fullrank_advi", "n": 30_000, "obj_optimizer": pymc.adam(learning_rate=0.01)},
+}
 NUM_DRAWS = 4000
 
 
@@ -35,14 +41,14 @@ class _LogDensity(Op):
         return [output_gradients[0] * self.gradient(inputs[0])]
 
 
-def prepare(task, method, n):
+def prepare(task, n, **setting):
     operation = _LogDensity(task.log_prob)
 
     def solve(seed):
         with pymc.Model():
             x = pymc.Flat("x", shape=task.dim, initval=task.starts(seed, 1)[0])
             pymc.Potential("log_p", operation(x))
-            approximation = pymc.fit(n, method=method, random_seed=seed, progressbar=False)
+            approximation = pymc.fit(n, random_seed=seed, progressbar=False, **setting)
             x = np.asarray(approximation.sample(NUM_DRAWS, random_seed=seed).posterior["x"])[0]
         return Answer(x, num_gradients=n)
 

@@ -21,6 +21,8 @@ Carry = TypeVar("Carry")
 T = TypeVar("T")
 
 BLOCK = 1024
+MOST_WHITENED = 2**23
+"""Numbers that JAX computes at once on the way to distances: 32 MiB in single precision, which a GPU's cache holds."""
 
 
 def namespace(*arrays: Any) -> ModuleType:
@@ -133,9 +135,9 @@ def whitened_squares(
     are taken relative to the centre of the locations then, so that little cancels. In single precision a component a
     thousand of its scales from the centre would lose three digits, so JAX arrays are taken relative to each location.
     """
-    if namespace(x, location, inverse) is jnp:
-        return (((x - location[:, None, :]) @ jnp.swapaxes(inverse, -1, -2)) ** 2).sum(-1)
     num, dim = location.shape
+    if namespace(x, location, inverse) is jnp:
+        return _whitened_squares(x, location, jnp.swapaxes(inverse, -1, -2))
     centre = location.mean(0)
     shift = np.einsum("kij,kj->ik", inverse, location - centre).reshape(dim * num, 1)
     rows = inverse.swapaxes(0, 1).reshape(dim * num, dim)
@@ -147,6 +149,24 @@ def whitened_squares(
         return whitened.reshape(dim, num, -1).sum(0)
 
     return np.concatenate(over_blocks(of_block, x), axis=1)
+
+
+def _whitened_squares(
+    x: Float[jax.Array, "draw dim"],
+    location: Float[jax.Array, "component dim"],
+    right: Float[jax.Array, "component dim dim"],
+) -> Float[jax.Array, "component draw"]:
+    """Go through many points in blocks: a million in a hundred dimensions would else take 13 GB for 32 components."""
+
+    def of_block(x):
+        return (((x - location[:, None, :]) @ right) ** 2).sum(-1)
+
+    (num, dim), num_draws = location.shape, x.shape[0]
+    block = max(MOST_WHITENED // (num * dim), 1)
+    if num_draws <= block:
+        return of_block(x)
+    blocks = jnp.pad(x, ((0, -num_draws % block), (0, 0))).reshape(-1, block, dim)
+    return jnp.moveaxis(jax.lax.map(of_block, blocks), 0, 1).reshape(num, -1)[:, :num_draws]
 
 
 def iterate(step: Callable[[Carry], Carry], carry: Carry, num_steps: int) -> Carry:

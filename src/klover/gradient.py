@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from klover.typing import AnyArray, Bool, Float, Key, PyTree, record
 
@@ -54,9 +55,7 @@ def minimise(
     def step(carry, step_key):
         params, state, best, best_loss, has_failed = carry
         value, gradient = jax.value_and_grad(loss, argnums=1)(step_key, params)
-        is_finite = jnp.isfinite(value) & jnp.all(
-            jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)])
-        )
+        is_finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(ravel_pytree(gradient)[0]))
         is_best = is_finite & (value < best_loss)
         best = jax.tree.map(lambda new, old: jnp.where(is_best, new, old), params, best)
         best_loss = jnp.where(is_best, value, best_loss)

@@ -110,7 +110,7 @@ def neural_network(split: Split, num_hidden: int | None = None) -> Target:
 
     def logdensity(position):
         log_alpha, log_tau = position["log_alpha"], position["log_tau"]
-        square = jnp.sum(position["hidden"] ** 2) + jnp.sum(position["output"] ** 2)
+        square = jnp.sum(jnp.append(position["hidden"], position["output"]) ** 2)
         log_prior = 0.5 * num_weights * (log_alpha - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_alpha) * square
         residual = outputs - predict(position, inputs)
         size = outputs.shape[0]
