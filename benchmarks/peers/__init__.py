@@ -2,7 +2,7 @@
 
 A module has ``prepare(task, **setting)``, which returns a function from a seed to an :class:`Answer`; the function
 called a second time compiles nothing, unless the tool compiles in each call. ``SETTINGS`` holds the tool's documented
-defaults and one setting that its users would choose for these tasks.
+defaults, where it has any, and one setting that its users would choose for these tasks.
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
 """The target as the host sees it: NumPy in, NumPy out, in blocks of few sizes, every evaluation counted.
 
 Only the user's log density is compiled: a program for values, and one for values with gradients at each block size. All
-other work of :func:`klover.refine` is NumPy, so a first answer does not wait for the compiler.
+other work of :func:`klover.refine` is NumPy, unless particles take over, so a first answer does not wait for the
+compiler.
 """
 
 import contextlib
