@@ -91,3 +91,13 @@ def test_a_budget_ends_the_escalation_and_importance_draws_remain():
     fit = refine(jax.random.key(0), log_gamma(200), budget=30_000)
     assert fit.kind == "importance"
     assert not fit.verdict.trusted
+
+
+def test_an_island_without_a_particle_in_the_support_is_the_end(getkey):
+    target = Target(lambda x: jnp.where(x[0] > 8.0, -0.5 * x @ x, -jnp.inf), np.full(2, 9.0))
+    batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], target)
+    begins = jax.tree.map(
+        lambda leaf: leaf[None], Mixture.of(Family("normal").components(jnp.zeros((1, 2)), jnp.ones((1, 2))))
+    )
+    with pytest.raises(escalation.Stranded, match="no particle in the support"):
+        carry(getkey()[None], batch, begins, lambda num: None, lambda beta: None)

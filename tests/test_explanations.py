@@ -22,7 +22,7 @@ def trusted():
 def ended(fit: klover.Fit, status: Status) -> klover.Fit:
     """Return the fit as if it had ended otherwise."""
     fields = {name: 2.5 for _, name, _, _ in string.Formatter().parse(status.reason + status.remedy) if name}
-    fields |= dict.fromkeys({"name", "mode", "cause"} & set(fields), "here")
+    fields |= dict.fromkeys({"name", "mode", "cause", "what", "precision"} & set(fields), "here")
     is_trusted = status in (Status.TRUSTED, Status.PARTICLES)
     verdict = Verdict(is_trusted, status.reason.format(**fields), status.remedy.format(**fields), status)
     draws = fit.draws

@@ -380,3 +380,10 @@ def test_growth_deletes_what_nothing_needs():
     useless = Mixture.of(FAMILIES["student-full"].components(np.array([[15.0, -15.0]]), np.eye(DIM)[None]))
     mixture = grow(np.random.default_rng(0), join(three_parts("student"), useless, 0.5), sample, 4, 0)
     assert len(mixture.log_weights) == 3
+
+
+def test_two_draws_are_enough_to_grow_on():
+    sample = equal(np.array([[0.0, 0.0], [1.0, 2.0]]), np.zeros(2))
+    for seed in range(5):  # with most seeds both draws are on one side
+        grown = grow(np.random.default_rng(seed), make_mixture(), sample, 4, 2)
+        assert np.isfinite(grown.log_prob(sample.x)).all()

@@ -207,6 +207,32 @@ def test_damaged_or_foreign_checkpoint_is_refused(getkey, tmp_path):
         klover.refine(getkey(), other_data, checkpoint=foreign)
 
 
+def test_a_checkpoint_of_other_arguments_is_refused(getkey, tmp_path):
+    key, path = getkey(), tmp_path / "state.npz"
+    klover.refine(key, normal(2), checkpoint=path)
+    for change, words in ((("key", getkey()), "key = "), (("family", "normal"), "family = student, but normal came")):
+        arguments = {"key": key, "family": "student"} | dict([change])
+        with pytest.raises(ValueError, match=words):
+            klover.refine(target=normal(2), checkpoint=path, **arguments)
+    with pytest.raises(ValueError, match="start = None, but ndarray came"):
+        klover.refine(key, normal(2), np.random.default_rng(0).normal(size=(50, 2)), checkpoint=path)
+
+
+def test_a_budget_that_a_checkpoint_has_spent_is_refused(getkey, tmp_path):
+    key, path = getkey(), tmp_path / "state.npz"
+    klover.refine(key, normal(2), checkpoint=path)
+    with pytest.raises(ValueError, match="budget must pay for the"):
+        klover.refine(key, normal(2), checkpoint=path, budget=5000)
+
+
+def test_a_budget_that_just_suffices_leaves_the_last_search_its_part(getkey):
+    key = getkey()
+    whole = klover.refine(key, normal(2))
+    fit = klover.refine(key, normal(2), budget=np.int64(whole.num_evaluations - 3000))
+    assert fit.draws.num_draws < whole.draws.num_draws
+    assert_right(fit)
+
+
 def test_start_from_a_mixture_a_fit_and_draws(getkey):
     target = two_modes(3, 30.0, 0.5)
     location = jnp.array([[0.0] * 3, [30.0] * 3])
@@ -240,6 +266,7 @@ def test_start_from_arviz(getkey):
     [
         (np.zeros((10, 5)), r"shape \(10, 5\)"),
         (np.full((10, 2), np.nan), "finite"),
+        (np.zeros((10, 2)), "must hold draws that vary"),
         ("laplace", "start must be"),
     ],
 )

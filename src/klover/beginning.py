@@ -148,6 +148,12 @@ def _from_draws(context: Context, start: Any) -> Mixture:
         )
     sample = Sample(x, log_p, weight).where(inside)
     location, covariance = moments(sample.x, sample.weight)
+    constant = np.flatnonzero(~(np.diagonal(covariance) > 0))
+    if len(constant):
+        raise ValueError(
+            f"start must hold draws that vary, but {context.evaluator.target.coordinate_name(int(constant[0]))} is the "
+            f"same in all {len(sample)} that count. Was a chain stuck? Pass other draws."
+        )
     if context.dim > MOST_FULL_DIM:
         covariance = np.diagonal(covariance)
     first = mixture_of(context.family, location[None], covariance[None], np.array([SCALE_DF]), np.ones(1))

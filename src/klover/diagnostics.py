@@ -22,7 +22,8 @@ from klover.target import Target
 from klover.typing import AnyArray, Float, Key
 
 FEWEST_EFFECTIVE_DRAWS = 100
-LARGEST_INVALID_SHARE = 0.1
+LARGEST_INVALID_SHARE = 0.01
+"""A proposal learns to avoid where the density is NaN: few draws there may stand for a large part of the posterior."""
 LARGEST_SPREAD = 1.0
 LARGEST_DRIFT = 3.0
 NUM_STARTS = 16
@@ -101,14 +102,24 @@ def judge(draws: WeightedDraws, doubt: Status | None = None, **figures: Any) -> 
     return Verdict(status is Status.TRUSTED, reason, status.remedy.format(**figures), status)
 
 
-def judge_particles(draws: ParticleDraws) -> Verdict:
-    """Judge particles by the agreement of their islands, after importance sampling was refused."""
+def judge_particles(draws: ParticleDraws, mode: str | None = None) -> Verdict:
+    """Judge particles by the agreement of their islands, after importance sampling was refused.
+
+    Parameters
+    ----------
+    draws
+        The particles.
+    mode
+        A mode, in words, that none of them is on.
+    """
     is_converged = (
         draws.spread < LARGEST_SPREAD
         and float(draws.drift) < LARGEST_DRIFT
         and float(draws.ess) >= FEWEST_EFFECTIVE_DRAWS
     )
     status = Status.PARTICLES if is_converged else Status.UNCONVERGED_PARTICLES
+    if is_converged and mode is not None:
+        status = Status.PARTICLES_MISS_MODE
     figures = {
         "pareto_k": float(draws.pareto_k),
         "num_draws": draws.num_draws,
@@ -116,8 +127,9 @@ def judge_particles(draws: ParticleDraws) -> Verdict:
         "spread": draws.spread,
         "drift": float(draws.drift),
         "ess": float(draws.ess),
+        "mode": mode,
     }
-    return Verdict(is_converged, status.reason.format(**figures), status.remedy, status)
+    return Verdict(status is Status.PARTICLES, status.reason.format(**figures), status.remedy, status)
 
 
 @jax.jit

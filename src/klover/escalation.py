@@ -14,6 +14,7 @@ The particles stand for p only as far as the moves mix. So the result says how f
 whether the particles still climbed in the last sweeps at p itself.
 """
 
+import time
 from collections.abc import Callable
 
 import jax
@@ -34,12 +35,18 @@ NUM_ISLANDS = 4
 ISLAND_SIZE = 32
 TRAJECTORY = 8.0
 FEWEST_LEAPFROGS, MOST_LEAPFROGS = 10, 250
+MOST_TURNS = 10_000
 NUM_SWEEPS = 24
 KEPT_SWEEPS = 12
 
 Keys = Key[jax.Array, " target"]
 Charge = Callable[[Int[np.ndarray, " target"]], None]
 Tell = Callable[[Float[np.ndarray, " target"]], None]
+
+
+class Stranded(Exception):
+    """Raised where particles cannot be carried to the target."""
+
 
 _mean_field = jax.jit(jax.vmap(tempering.mean_field))
 _release = jax.jit(jax.vmap(tempering.release, in_axes=(0, 0, 0, None, None)), static_argnums=(3, 4))
@@ -85,9 +92,13 @@ def carry(keys: Keys, targets: Target, begins: Mixture, charge: Charge, tell: Te
     """
     charge(np.full(len(keys), NUM_ISLANDS * ISLAND_SIZE))
     swarm = _release(_fold(keys, 0), targets, begins, NUM_ISLANDS, ISLAND_SIZE)
+    if not np.isfinite(np.asarray(swarm.log_p)).any(axis=-1).all():
+        raise Stranded("an island has no particle in the support of the target")
     turn, arrived, sweeps = 0, None, []
     while len(sweeps) < NUM_SWEEPS:
         turn += 1
+        if turn > MOST_TURNS:
+            raise Stranded(f"the target was not reached in {MOST_TURNS} turns")
         # Trajectories have the same length in the particles' own scales, whatever the step.
         num_leapfrogs = np.clip(TRAJECTORY / np.asarray(swarm.step), FEWEST_LEAPFROGS, MOST_LEAPFROGS).astype(int)
         charge(NUM_ISLANDS * ISLAND_SIZE * (num_leapfrogs + 1))
@@ -122,6 +133,7 @@ def escalate(
     tell
         Called with every temperature.
     """
+    began = time.perf_counter()
     key_field, key_bound, key_carry = jax.random.split(key, 3)
     targets = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], evaluator.target)
     evaluator.charge(tempering.NUM_STEPS * tempering.BATCH)
@@ -129,6 +141,7 @@ def escalate(
     fitted = jax.tree.map(lambda leaf: jnp.asarray(leaf, evaluator.target.start.dtype)[None], mixture)
     begins = max(fitted, field, key=lambda begin: _lower_bound(key_bound, evaluator, begin))
     arrived, sweeps = carry(key_carry[None], targets, begins, lambda num: evaluator.charge(int(num[0])), tell)
+    evaluator.seconds += time.perf_counter() - began
     return as_draws(evaluator.target, arrived, sweeps, 0, pareto_k)
 
 

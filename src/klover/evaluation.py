@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -50,6 +51,13 @@ def _is_differentiable(target: Target, num_points: int) -> bool:
     return True
 
 
+def check_budget(budget: Any) -> Budget:
+    """Return a budget: none, a time, or a whole number of evaluations."""
+    if budget is None or isinstance(budget, datetime.timedelta):
+        return budget
+    return check_count("budget", budget, 2, "Pass a number of evaluations, or a datetime.timedelta.")
+
+
 class Evaluator:
     """Evaluate a target on the host, and keep the books.
 
@@ -64,13 +72,12 @@ class Evaluator:
     """
 
     def __init__(self, target: Target, budget: Budget = None, reserve: int = 0):
-        if not (budget is None or isinstance(budget, datetime.timedelta)):
-            budget = check_count("budget", budget, 1, "Pass a number of evaluations, or a datetime.timedelta.")
         self.target = target
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
         self.seconds = 0.0
         self._began = time.perf_counter()
-        self._budget, self._reserve, self._is_overtime = budget, reserve, False
+        self.reserve = reserve
+        self._budget, self._held_back, self._is_overtime = budget, reserve, False
         limit = max(LARGEST_INTERMEDIATE // target.largest_intermediate, 1)
         self._value_blocks = (min(VALUE_BLOCK, limit),)
         self._gradient_blocks = tuple(block for block in GRADIENT_BLOCKS if block <= limit) or (limit,)
@@ -102,7 +109,7 @@ class Evaluator:
     @contextlib.contextmanager
     def overtime(self) -> Iterator[None]:
         """Let the reserve be used, and do not refuse for want of time meanwhile."""
-        self._reserve, self._is_overtime = 0, True
+        self._held_back, self._is_overtime = 0, True
         try:
             yield
         finally:
@@ -139,7 +146,7 @@ class Evaluator:
         if isinstance(self._budget, datetime.timedelta):
             if not self._is_overtime and self.elapsed > self._budget.total_seconds():
                 raise BudgetExhausted
-        elif self._budget is not None and self.num_evaluations + num > self._budget - self._reserve:
+        elif self._budget is not None and self.num_evaluations + num > self._budget - self._held_back:
             raise BudgetExhausted
 
     def charge(self, num: int) -> None:

@@ -119,6 +119,15 @@ TEXTS: dict[Status, tuple[str, tuple[str, ...]]] = {
         "{num_draws}), so the means are right for all that was found; the looks for what was not found are missing.",
         (MORE_WORK, "In Python: refine(..., checkpoint=PATH) goes on from the file where it stopped."),
     ),
+    Status.COARSE_NUMBERS: (
+        "A number of single precision has seven digits. Where a parameter is large and its uncertainty small, or the "
+        "log density is huge, the digits that matter are lost, and the {num_draws} draws describe the grid of the "
+        "numbers rather than the posterior. Weights do not show it: they are right for the density as it was computed.",
+        (
+            "Use float64: jax.config.update('jax_enable_x64', True), before the target is made.",
+            "Measure the parameter from near its value, in units of its uncertainty.",
+        ),
+    ),
     Status.TARGET_RAISED: (
         "The log density raised an error at some points. They get weight zero, as if they lay outside the support; "
         "if they do not, a part of the posterior is missing from every mean, and the evidence is too small.",
@@ -137,6 +146,12 @@ TEXTS: dict[Status, tuple[str, tuple[str, ...]]] = {
             "Use the table as it is; compare a few means with a NUTS run if much depends on them.",
             "Draws of the mixture (fit.importance) are not to be used here; fit.draws holds the particles.",
         ),
+    ),
+    Status.PARTICLES_MISS_MODE: (
+        "No mixture of this size gives usable importance weights in {dimensions} (k̂ = {pareto_k:.2f}). The "
+        "{num_draws} particles that took over agree with each other, but they began in one place: a search has climbed "
+        "to a mode with a part of the posterior that none of them is on, and they cannot tell how large that part is.",
+        (START, BOX, "Use the particles as draws of the posterior around their own mode at most."),
     ),
     Status.UNCONVERGED_PARTICLES: (
         "No mixture of this size gives usable importance weights in {dimensions} (k̂ = {pareto_k:.2f}), and the "

@@ -237,7 +237,9 @@ def grow(
         Largest number of rounds of splits.
     """
     held_out = generator.uniform(size=len(sample)) < HELD_OUT_SHARE
-    train, test = sample.where(~held_out), sample.where(held_out)
+    # Of very few draws there may be none on one side.
+    is_possible = 0 < sample.weight[held_out].sum() and 0 < sample.weight[~held_out].sum()
+    train, test = (sample.where(~held_out), sample.where(held_out)) if is_possible else (sample, sample)
     _, pull, mixture = fit_best(mixture, train, test)
     mixture = delete_useless(mixture, test)
     leader, best, patience = (pull, mixture), score(mixture, test), PATIENCE

@@ -17,8 +17,8 @@ from klover.typing import Float
 DAMAGE = (OSError, KeyError, IndexError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile)
 """What reading a file raises that was cut, changed, or is something else."""
 NUM_COMPARED = 8
-TOLERANCE = 1e-4
-"""Relative difference of log densities, above what float32 leaves of it, that two ways to compute them may have."""
+TOLERANCE, SINGLE_TOLERANCE = 1e-8, 1e-4
+"""Relative difference of log densities that two machines may have, in double and in single precision."""
 
 
 def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -118,6 +118,8 @@ def find_change(
     inside = np.flatnonzero(np.isfinite(log_p))[:NUM_COMPARED]
     if not len(inside):
         return 0.0
-    difference = np.abs(log_density(x[inside]) - log_p[inside])
-    is_same = np.all(difference <= TOLERANCE * (1 + np.abs(log_p[inside])))
+    now, before = np.asarray(log_density(x[inside])), log_p[inside]
+    is_single = any(np.array_equal(values, np.float32(values)) for values in (now, before))
+    difference = np.abs(now - before)
+    is_same = np.all(difference <= (SINGLE_TOLERANCE if is_single else TOLERANCE) * (1 + np.abs(before)))
     return 0.0 if is_same else float(difference.max())

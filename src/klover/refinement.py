@@ -12,25 +12,16 @@ import numpy as np
 
 from klover import checkpoints, psis
 from klover.beginning import from_given, from_target, region
-from klover.diagnostics import Verdict, judge, judge_particles, place_in_words
-from klover.engine import (
-    LARGEST_DRIFT,
-    LARGEST_WIDTH,
-    MOST_EXPLORED_DIM,
-    final_proposal,
-    most_components,
-    take_round,
-    widest,
-)
-from klover.evaluation import Budget, BudgetExhausted, Evaluator
-from klover.exploration import inflate
+from klover.engine import MOST_EXPLORED_DIM, final_proposal, most_components, take_round
+from klover.evaluation import Budget, BudgetExhausted, Evaluator, check_budget
 from klover.families import Family
 from klover.fit import Fit
 from klover.importance import WeightedDraws
 from klover.integrands import aim
+from klover.judgement import SPENT, judge_carried, judge_fit
 from klover.mixture import Mixture
 from klover.pool import Pool
-from klover.search import NUM_STARTS, climb, log_volume
+from klover.search import NUM_STARTS
 from klover.state import Context, RoundInfo, State
 from klover.status import Status
 from klover.storage import settings_of
@@ -43,13 +34,12 @@ FEWEST_DRAWS, MOST_DRAWS = 8192, 98304
 MOST_NUMBERS = 2**25
 """Numbers that the final draws may hold: 256 MiB."""
 WANTED_ESS = 4000
-SEARCH_INFLATION = 3.0
+SEARCH_EVALUATIONS = 2 * NUM_STARTS * 50
+"""Kept back from a budget for the last search for modes."""
 FAMILIES = ("student", "normal", "student-diagonal", "normal-diagonal")
-SPENT = "the budget is spent"
 ESCALATED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS)
 """Where importance sampling has failed, and particles may not."""
 PROGRESS_SECONDS = 2.0
-SMALLEST_MODE = 1e-3
 
 
 def refine(
@@ -111,34 +101,37 @@ def refine(
     if num_draws is not None:
         check_count("num_draws", num_draws, 2, "10,000 is a good number.")
     check_choice("family", family, FAMILIES)
+    budget = check_budget(budget)
     reserve = _reserve(budget, num_draws)
     evaluator = Evaluator(target, budget, reserve)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     context = Context(generator, evaluator, max_components or most_components(target.dim), Family.parse(family))
+    asked = {"key": jax.random.key_data(key).tolist(), "max_components": max_components, "family": family}
+    asked["start"] = None if start is None else type(start).__name__
     report = _reporter(callback, progress)
-    state, cause = _run(context, start, report, checkpoint)
+    state, cause = _run(context, start, report, checkpoint, asked)
     _check_support(state, evaluator)
     proposal = final_proposal(context, state)
     if integrand is not None and cause is None:
         proposal = aim(context, state, proposal, integrand)
     with evaluator.overtime():
-        draws = _final_draws(context, state, proposal, num_draws, reserve)
-        verdict = _judge(context, state, proposal, draws, cause)
+        draws = _final_draws(context, state, proposal, num_draws)
+        verdict = judge_fit(context, state, proposal, draws, cause)
     if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and target.dim > MOST_EXPLORED_DIM:
         # Few targets come here: the others do not wait for the import.
-        from klover.escalation import escalate
+        from klover.escalation import Stranded, escalate
 
-        with contextlib.suppress(BudgetExhausted, KeyboardInterrupt):
-            draws = escalate(
+        with contextlib.suppress(BudgetExhausted, KeyboardInterrupt, Stranded):
+            carried = escalate(
                 jax.random.fold_in(key, 1), evaluator, state.mixture, draws.pareto_k, _teller(progress, evaluator)
             )
-            verdict = judge_particles(draws)
+            draws, verdict = carried, judge_carried(context, state, proposal, carried)
     history = {
         field.name: np.asarray([getattr(info, field.name) for info in state.history])
         for field in dataclasses.fields(RoundInfo)
     }
-    asked = {"max_components": max_components, "num_draws": num_draws, "budget": budget, "family": family}
-    settings = settings_of("refine", key, start=start, **asked, integrand=integrand)
+    chosen = {"max_components": max_components, "num_draws": num_draws, "budget": budget, "family": family}
+    settings = settings_of("refine", key, start=start, **chosen, integrand=integrand)
     return Fit(target, proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds, settings)
 
 
@@ -151,24 +144,28 @@ def _reserve(budget: Budget, num_draws: int | None) -> int:
             f"num_draws must be smaller than the budget, but {num_draws} and {budget} came. The budget pays for the "
             "search as well: give at least twice as many evaluations."
         )
-    return num_draws or min(FEWEST_DRAWS, budget // 4)
+    return num_draws or max(min(FEWEST_DRAWS, budget // 4), 2)
 
 
 def _run(
-    context: Context, start: Any, report: Callable[[RoundInfo], None], checkpoint: str | os.PathLike | None
+    context: Context,
+    start: Any,
+    report: Callable[[RoundInfo], None],
+    checkpoint: str | os.PathLike | None,
+    asked: dict[str, Any],
 ) -> tuple[State, str | None]:
     """Take rounds until the mixture is good; return the state, and why it was stopped before, in words."""
     state = None
     cause = f"{MOST_ROUNDS} rounds"
     try:
         if checkpoint is not None and os.path.exists(checkpoint):
-            state = checkpoints.load(checkpoint, context)
+            state = checkpoints.load(checkpoint, context, asked)
         else:
             state = from_target(context) if start is None else from_given(context, start)
         while not state.is_done and len(state.history) < MOST_ROUNDS:
             take_round(context, state)
             if checkpoint is not None:
-                checkpoints.save(checkpoint, context, state)
+                checkpoints.save(checkpoint, context, state, asked)
             report(state.history[-1])
     except BudgetExhausted:
         cause = SPENT
@@ -219,18 +216,18 @@ def _check_support(state: State, evaluator: Evaluator) -> None:
         )
 
 
-def _final_draws(
-    context: Context, state: State, proposal: Mixture, num_draws: int | None, reserve: int
-) -> WeightedDraws:
+def _final_draws(context: Context, state: State, proposal: Mixture, num_draws: int | None) -> WeightedDraws:
     """Weigh fresh draws of the final proposal, enough of them for accurate expectations."""
     evaluator = context.evaluator
     # Where rounds no longer get better, one of them may have been lucky.
     share = min((info.ess_share for info in state.history[-1 - state.num_stale :]), default=0.0)
     most = min(MOST_DRAWS, max(MOST_NUMBERS // context.dim, FEWEST_DRAWS))
     wanted = int(np.clip(WANTED_ESS / max(share, 1e-3), FEWEST_DRAWS, most))
-    num = num_draws or (wanted if evaluator.num_left is None else min(wanted, max(evaluator.num_left, reserve)))
+    if evaluator.num_left is not None:
+        wanted = min(wanted, max(evaluator.num_left - SEARCH_EVALUATIONS, evaluator.reserve))
     num_nan, num_infinite = evaluator.num_nan, evaluator.num_infinite
-    x = proposal.draw(context.generator, num)
+    # Rounded as the target will see them, so that both densities are those of one point.
+    x = proposal.draw(context.generator, num_draws or wanted).astype(evaluator.target.start.dtype).astype(float)
     log_p, log_q = evaluator.values(x), proposal.log_prob(x)
     log_weight, pareto_k = psis.smooth(log_p - log_q)
     return WeightedDraws(
@@ -243,65 +240,3 @@ def _final_draws(
         np.asarray(evaluator.num_infinite - num_infinite),
         evaluator.target,
     )
-
-
-def _judge(context: Context, state: State, proposal: Mixture, draws: WeightedDraws, cause: str | None) -> Verdict:
-    """Judge the draws, then everything that weights cannot see."""
-    coordinate, width = widest(state.mixture)
-    if width > LARGEST_WIDTH:
-        return judge(draws, Status.IMPROPER, width=width, name=context.evaluator.target.coordinate_name(coordinate))
-    evaluator = context.evaluator
-    if evaluator.num_raised > 0:
-        return judge(draws, Status.TARGET_RAISED, num_raised=evaluator.num_raised)
-    verdict = judge(draws)
-    if not verdict.trusted:
-        return verdict
-    last = state.history[-1] if state.history else None
-    if cause is not None:
-        if last is not None and LARGEST_DRIFT < last.drift < np.inf:
-            return judge(draws, Status.DRIFTING_PARTICLES, drift=last.drift)
-        return judge(draws, Status.UNFINISHED, cause=cause)
-    assert last is not None
-    difference = float(draws.log_evidence) - last.log_evidence
-    error = float(np.hypot(draws.log_evidence_se, last.log_evidence_se))
-    if abs(difference) > 5 * error and abs(difference) > 0.05:
-        return judge(
-            draws,
-            Status.UNSTABLE_EVIDENCE,
-            log_evidence=float(draws.log_evidence),
-            difference=abs(difference),
-            ratio=abs(difference) / error,
-        )
-    try:
-        missed = _missed_mode(context, state.mixture, proposal, draws) if evaluator.has_gradient else None
-    except BudgetExhausted:
-        return judge(draws, Status.UNFINISHED, cause=SPENT)
-    return verdict if missed is None else judge(draws, Status.UNCOVERED_MODE, mode=missed)
-
-
-def _missed_mode(context: Context, mixture: Mixture, proposal: Mixture, draws: WeightedDraws) -> str | None:
-    """Climb from far draws and from the region; name a top at which one draw would outweigh all others.
-
-    What is known of scales and correlations by now saves most of the steps: the climb is in coordinates without them.
-    """
-    _, draw_starts, ceiling = region(context)
-    far = inflate(proposal, SEARCH_INFLATION, 5.0).draw(context.generator, NUM_STARTS)
-    starts = np.concatenate([far, draw_starts(NUM_STARTS)])
-    root = mixture.root()
-
-    def whitened(z):
-        values, gradients = context.evaluator.values_and_gradients(z @ root.T)
-        return values, gradients @ root
-
-    tops, values = climb(whitened, np.linalg.solve(root, starts.T).T)
-    tops = tops @ root.T
-    log_ratio = np.where(np.isfinite(values), values - proposal.log_prob(tops), -np.inf)
-    worst = int(np.argmax(log_ratio))
-    log_evidence = float(draws.log_evidence)
-    if not log_ratio[worst] > log_evidence + np.log(draws.num_draws):
-        return None
-    # A spike (the neck of a funnel) has a large ratio and no mass: Laplace's approximation tells.
-    log_mass = values[worst] + log_volume(context.evaluator, tops[worst], ceiling)
-    if log_mass < log_evidence + np.log(SMALLEST_MODE):
-        return None
-    return place_in_words(context.evaluator.target, tops[worst])

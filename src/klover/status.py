@@ -55,6 +55,11 @@ class Status(enum.Enum):
         "effective draws of {num_draws}.",
         "Give a larger budget, or resume from the checkpoint.",
     )
+    COARSE_NUMBERS = (
+        "numbers of the precision {precision} are too coarse for {what}.",
+        "Use double precision (jax.config.update('jax_enable_x64', True) before the target is made), or measure the "
+        "parameter from near its value, in units of its uncertainty.",
+    )
     TARGET_RAISED = (
         "the log density raised an error at {num_raised} points; they were treated as outside the support, which may "
         "hide a part of the posterior.",
@@ -66,6 +71,12 @@ class Status(enum.Enum):
         "target; {num_islands} independent islands agree on the evidence (standard deviation of its logarithm "
         "{spread:.2f}), and the particles no longer drift.",
         "",
+    )
+    PARTICLES_MISS_MODE = (
+        "importance sampling cannot work here (k̂ = {pareto_k:.2f}), so {num_draws} particles were carried to the "
+        "target; the target has a mode, {mode}, that none of them is on.",
+        "Begin with draws on all modes (start), or run another sampler from there: how much of the posterior each mode "
+        "has is not known.",
     )
     UNCONVERGED_PARTICLES = (
         "importance sampling cannot work here (k̂ = {pareto_k:.2f}), so {num_draws} particles were carried to the "

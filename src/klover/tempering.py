@@ -76,12 +76,12 @@ def mean_field(key: Key[jax.Array, ""], target: Target) -> tuple[Float[AnyArray,
 def release(key: Key[jax.Array, ""], target: Target, begin: Mixture, num_islands: int, island_size: int) -> Swarm:
     """Draw all particles from the approximation."""
     x = begin.sample(key, num_islands * island_size)
-    log_p, log_q = _clean(target.log_prob(x)), begin.log_prob(x)
+    log_p, log_q = target.log_prob(x), begin.log_prob(x)
     shape = num_islands, island_size
     zero = jnp.zeros((), x.dtype)
     return Swarm(
         x.reshape(*shape, -1),
-        log_p.reshape(shape),
+        _clean(log_p).reshape(shape),
         log_q.reshape(shape),
         zero,
         jnp.zeros(num_islands, x.dtype),
