@@ -228,7 +228,7 @@ def test_a_budget_that_a_checkpoint_has_spent_is_refused(getkey, tmp_path):
 def test_a_budget_that_just_suffices_leaves_the_last_search_its_part(getkey):
     key = getkey()
     whole = klover.refine(key, normal(2))
-    fit = klover.refine(key, normal(2), budget=np.int64(whole.num_evaluations - 3000))
+    fit = klover.refine(key, normal(2), budget=whole.num_evaluations - 3000)
     assert fit.draws.num_draws < whole.draws.num_draws
     assert_right(fit)
 

@@ -23,12 +23,12 @@ from klover.typing import AnyArray, Float, Key
 
 FEWEST_EFFECTIVE_DRAWS = 100
 LARGEST_INVALID_SHARE = 0.01
-"""A proposal learns to avoid where the density is NaN: few draws there may stand for a large part of the posterior."""
+"""What NaN hides may be large: a proposal learns to avoid it."""
 LARGEST_SPREAD = 1.0
 LARGEST_DRIFT = 3.0
 NUM_STARTS = 16
 INFLATION = 3.0
-DECISIVE = (Status.IMPROPER, Status.TARGET_RAISED)
+DECISIVE = (Status.IMPROPER, Status.TARGET_RAISED, Status.NOT_A_NUMBER)
 """Doubts that explain bad weights, and are named before them."""
 
 
@@ -87,7 +87,7 @@ def judge(draws: WeightedDraws, doubt: Status | None = None, **figures: Any) -> 
         status = Status.FEW_EFFECTIVE_DRAWS
     else:
         status = Status.TRUSTED
-    figures |= {
+    figures = {
         "pareto_k": pareto_k,
         "ess": ess,
         "num_draws": draws.num_draws,
@@ -95,6 +95,7 @@ def judge(draws: WeightedDraws, doubt: Status | None = None, **figures: Any) -> 
         "num_infinite": num_infinite,
         "limit": limit,
         "minimum": FEWEST_EFFECTIVE_DRAWS,
+        **figures,
     }
     reason = status.reason.format(**figures)
     if status is Status.TRUSTED and num_nan + num_infinite > 0:

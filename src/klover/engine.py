@@ -118,7 +118,11 @@ def take_round(context: Context, state: State) -> None:
     most = min(MOST_DRAWS, max(MOST_NUMBERS // context.dim, FIRST_DRAWS))
     num_draws = int(min(FIRST_DRAWS * DRAWS_GROWTH ** len(state.history), most))
     x = proposal.draw(context.generator, num_draws)
+    num_nan, num_infinite = context.evaluator.num_nan, context.evaluator.num_infinite
     log_p = context.evaluator.values(x)
+    if state.history:
+        invalid = context.evaluator.num_nan - num_nan, context.evaluator.num_infinite - num_infinite, num_draws
+        state.most_invalid = max(state.most_invalid, invalid, key=lambda each: sum(each[:2]) / each[2])
     state.pool = state.pool.add(proposal, x, log_p)
     log_ratio = log_p - state.pool.log_q[-1, -num_draws:]
     ess_share = float(effective_sample_size(log_ratio)) / num_draws

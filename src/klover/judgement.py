@@ -4,12 +4,10 @@ That is a posterior without end, rounding that hides its shape, rounds that disa
 particles have visited: for these the target is climbed once more, from far away.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from klover.beginning import region
-from klover.diagnostics import Verdict, judge, judge_particles, place_in_words
+from klover.diagnostics import LARGEST_INVALID_SHARE, Verdict, judge, judge_particles, place_in_words
 from klover.engine import LARGEST_DRIFT, LARGEST_WIDTH, widest
 from klover.evaluation import BudgetExhausted
 from klover.exploration import inflate
@@ -43,6 +41,10 @@ def judge_fit(context: Context, state: State, proposal: Mixture, draws: Weighted
         return judge(draws, Status.IMPROPER, width=width, name=evaluator.target.coordinate_name(coordinate))
     if evaluator.num_raised > 0:
         return judge(draws, Status.TARGET_RAISED, num_raised=evaluator.num_raised)
+    num_nan, num_infinite, num_draws = state.most_invalid
+    if num_nan + num_infinite > LARGEST_INVALID_SHARE * num_draws:
+        # Later draws avoid the place, whatever is hidden there.
+        return judge(draws, Status.NOT_A_NUMBER, num_nan=num_nan, num_infinite=num_infinite, num_draws=num_draws)
     verdict = judge(draws)
     if not verdict.trusted:
         return verdict
@@ -80,7 +82,7 @@ def judge_carried(context: Context, state: State, proposal: Mixture, draws: Part
     tops, values, ceiling = _tops(context, state, proposal)
     x = np.asarray(draws.x)
     is_far = np.any(np.abs(tops - x.mean(0)) > FAR * x.std(0), axis=1)
-    suspects = [place for place in np.argsort(-values) if is_far[place]]
+    suspects = [place for place in np.argsort(-values).tolist() if is_far[place]]
     missed = _first_with_mass(context, state, tops, values, suspects, ceiling, float(draws.log_evidence))
     return verdict if missed is None else judge_particles(draws, missed)
 
@@ -123,8 +125,8 @@ def _missed_by_draws(context: Context, state: State, proposal: Mixture, draws: W
     tops, values, ceiling = _tops(context, state, proposal)
     log_ratio = values - proposal.log_prob(tops)
     log_evidence = float(draws.log_evidence)
-    heaviest = np.argsort(-log_ratio)
-    suspects = heaviest[log_ratio[heaviest] > log_evidence + np.log(draws.num_draws)]
+    is_heavy = log_ratio > log_evidence + np.log(draws.num_draws)
+    suspects = [place for place in np.argsort(-log_ratio).tolist() if is_heavy[place]]
     return _first_with_mass(context, state, tops, values, suspects, ceiling, log_evidence)
 
 
@@ -133,7 +135,7 @@ def _first_with_mass(
     state: State,
     tops: Float[np.ndarray, "top dim"],
     values: Float[np.ndarray, " top"],
-    suspects: Iterable[int],
+    suspects: list[int],
     ceiling: Float[np.ndarray, " dim"],
     log_evidence: float,
 ) -> str | None:

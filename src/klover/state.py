@@ -81,6 +81,8 @@ class State:
         Particles of the last journeys.
     discovered
         Mass that the last two journeys from outside found where the proposal is all but absent.
+    most_invalid
+        NaN, +inf and draws of the round that had most of them, the first excepted: its draws go far out.
     best_ess, num_stale
         Largest share of effective draws so far, and rounds since it grew.
     is_done
@@ -98,6 +100,7 @@ class State:
     frontier_particles: tuple[Particles, ...] = ()
     archive: tuple[Particles, ...] = ()
     discovered: tuple[float, ...] = (1.0, 1.0)
+    most_invalid: tuple[int, ...] = (0, 0, 1)
     best_ess: float = 0.0
     num_stale: int = 0
     is_done: bool = False
