@@ -293,6 +293,7 @@ def test_integrand_lowers_the_error_of_its_expectation(getkey):
         ({"max_components": 0}, ValueError, "max_components"),
         ({"num_draws": 1}, ValueError, "num_draws"),
         ({"budget": 0}, ValueError, "budget"),
+        ({"budget": 1}, ValueError, "budget must be a whole number of at least 2"),
     ],
 )
 def test_bad_arguments(getkey, arguments, error, message):

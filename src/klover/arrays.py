@@ -152,8 +152,8 @@ def whitened_squares(
 
 
 def _whitened_squares(
-    x: Float[jax.Array, "draw dim"],
-    location: Float[jax.Array, "component dim"],
+    x: Float[AnyArray, "draw dim"],
+    location: Float[AnyArray, "component dim"],
     right: Float[jax.Array, "component dim dim"],
 ) -> Float[jax.Array, "component draw"]:
     """Go through many points in blocks: a million in a hundred dimensions would else take 13 GB for 32 components."""

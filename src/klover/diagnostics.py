@@ -22,8 +22,7 @@ from klover.target import Target
 from klover.typing import AnyArray, Float, Key
 
 FEWEST_EFFECTIVE_DRAWS = 100
-LARGEST_INVALID_SHARE = 0.01
-"""What NaN hides may be large: a proposal learns to avoid it."""
+LARGEST_INVALID_SHARE = 0.1
 LARGEST_SPREAD = 1.0
 LARGEST_DRIFT = 3.0
 NUM_STARTS = 16

@@ -51,11 +51,11 @@ def _is_differentiable(target: Target, num_points: int) -> bool:
     return True
 
 
-def check_budget(budget: Any) -> Budget:
-    """Return a budget: none, a time, or a whole number of evaluations."""
+def check_budget(budget: Any, minimum: int = 1) -> Budget:
+    """Return a budget: none, a time, or a whole number of evaluations, at least so many."""
     if budget is None or isinstance(budget, datetime.timedelta):
         return budget
-    return check_count("budget", budget, 2, "Pass a number of evaluations, or a datetime.timedelta.")
+    return check_count("budget", budget, minimum, "Pass a number of evaluations, or a datetime.timedelta.")
 
 
 class Evaluator:
@@ -72,6 +72,7 @@ class Evaluator:
     """
 
     def __init__(self, target: Target, budget: Budget = None, reserve: int = 0):
+        budget = check_budget(budget)
         self.target = target
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
         self.seconds = 0.0

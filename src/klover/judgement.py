@@ -7,7 +7,7 @@ particles have visited: for these the target is climbed once more, from far away
 import numpy as np
 
 from klover.beginning import region
-from klover.diagnostics import LARGEST_INVALID_SHARE, Verdict, judge, judge_particles, place_in_words
+from klover.diagnostics import Verdict, judge, judge_particles, place_in_words
 from klover.engine import LARGEST_DRIFT, LARGEST_WIDTH, widest
 from klover.evaluation import BudgetExhausted
 from klover.exploration import inflate
@@ -31,6 +31,7 @@ COARSEST = 0.01
 COARSEST_LOG = 0.1
 """Largest step between numbers of the size of the log density."""
 UNSTABLE_ERRORS, UNSTABLE_DIFFERENCE = 5, 0.05
+LARGEST_HIDDEN_SHARE = 0.01
 
 
 def judge_fit(context: Context, state: State, proposal: Mixture, draws: WeightedDraws, cause: str | None) -> Verdict:
@@ -41,9 +42,8 @@ def judge_fit(context: Context, state: State, proposal: Mixture, draws: Weighted
         return judge(draws, Status.IMPROPER, width=width, name=evaluator.target.coordinate_name(coordinate))
     if evaluator.num_raised > 0:
         return judge(draws, Status.TARGET_RAISED, num_raised=evaluator.num_raised)
-    num_nan, num_infinite, num_draws = state.most_invalid
-    if num_nan + num_infinite > LARGEST_INVALID_SHARE * num_draws:
-        # Later draws avoid the place, whatever is hidden there.
+    if _hides_a_part(context, state):
+        num_nan, num_infinite, num_draws = state.most_invalid
         return judge(draws, Status.NOT_A_NUMBER, num_nan=num_nan, num_infinite=num_infinite, num_draws=num_draws)
     verdict = judge(draws)
     if not verdict.trusted:
@@ -85,6 +85,16 @@ def judge_carried(context: Context, state: State, proposal: Mixture, draws: Part
     suspects = [place for place in np.argsort(-values).tolist() if is_far[place]]
     missed = _first_with_mass(context, state, tops, values, suspects, ceiling, float(draws.log_evidence))
     return verdict if missed is None else judge_particles(draws, missed)
+
+
+def _hides_a_part(context: Context, state: State) -> bool:
+    """Whether NaN may hide more of the posterior than the last draws show, which have learnt to avoid it.
+
+    Densities in other languages often say so that a point is outside of the support; theirs is the ordinary limit.
+    """
+    num_nan, num_infinite, num_draws = state.most_invalid
+    is_foreign = hasattr(context.evaluator.target.front_end, "failures")
+    return not is_foreign and num_nan + num_infinite > LARGEST_HIDDEN_SHARE * num_draws
 
 
 def _coarse(draws: WeightedDraws) -> str | None:

@@ -101,7 +101,7 @@ def refine(
     if num_draws is not None:
         check_count("num_draws", num_draws, 2, "10,000 is a good number.")
     check_choice("family", family, FAMILIES)
-    budget = check_budget(budget)
+    budget = check_budget(budget, 2)
     reserve = _reserve(budget, num_draws)
     evaluator = Evaluator(target, budget, reserve)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
