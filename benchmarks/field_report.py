@@ -55,12 +55,13 @@ def by(runs: list[dict], field: str) -> dict[str, list[dict]]:
 
 
 def ratio(runs: list[dict], peer: str, value) -> float:
-    """Geometric mean over tasks of a peer's median over klover's, where both always came to a right answer."""
+    """Geometric mean over tasks of a peer's median over klover's, where both were always right, and came to one."""
     logs = []
     for own in by(runs, "task").values():
         pair = [[run for run in own if run["peer"] == name] for name in (peer, "klover")]
         if all(pair) and all(outcome(run).startswith("right") for part in pair for run in part):
-            logs.append(np.subtract(*(np.log(np.median([value(run) for run in part])) for part in pair)))
+            medians = [np.median([value(run) for run in part]) for part in pair]
+            logs += [np.log(medians[0] / medians[1])] if np.isfinite(medians).all() else []
     return float(np.exp(np.mean(logs))) if logs else np.nan
 
 

@@ -31,8 +31,8 @@ def prepare(task, num_components, num_rounds, num_draws):
         """
         starts = task.starts(seed, num_components)
         if task.target.box is not None:
-            # The standard deviation of a uniform distribution on a component's share of the box.
-            spread = np.ptp(task.target.box, axis=0) / num_components ** (1 / task.dim) / np.sqrt(12)
+            # As wide as a component's share of the box; narrower ones lost modes.
+            spread = np.ptp(task.target.box, axis=0) / num_components ** (1 / task.dim)
             return starts, [np.diag(spread**2)] * num_components, max(float(log_p(start)) for start in starts)
         top = scipy.optimize.minimize(lambda x: -float(log_p(x)), starts[0], jac=lambda x: np.asarray(slope(x)))
         covariance = 0.5 * (top.hess_inv + top.hess_inv.T) + 1e-12 * np.eye(task.dim)
