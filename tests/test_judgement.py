@@ -63,7 +63,7 @@ def test_a_spike_alone_is_no_mode():
     assert judge_fit(context, state, mixture, draws, None).trusted
 
 
-def as_particles(draws, target):
+def as_particles(target):
     x = np.random.default_rng(1).normal(size=(400, DIM))
     log_p = np.asarray(jax.vmap(target.log_prob)(x))
     equal, zero = np.full(400, -np.log(400)), np.asarray(0)
@@ -76,16 +76,15 @@ def as_particles(draws, target):
 @pytest.mark.parametrize(("mass", "status"), [(0.3, Status.PARTICLES_MISS_MODE), (1e-9, Status.PARTICLES)])
 def test_particles_on_one_of_two_modes_are_refused(mass, status):
     target = target_of((0.0, 1.0, 1.0 - mass), (12.0, 1.0, mass))
-    context, state, mixture, draws = around(target)
-    assert judge_carried(context, state, mixture, as_particles(draws, target)).status is status
+    context, state, mixture, _ = around(target)
+    assert judge_carried(context, state, mixture, as_particles(target)).status is status
 
 
 def test_single_precision_is_too_coarse_for_a_narrow_posterior_far_from_zero(getkey):
     with jax.enable_x64(False):
         target = klover.Target(lambda x: -0.5 * jnp.sum(((x - 58000.0) / 0.001) ** 2), np.full(1, 58000.0, "float32"))
         fit = klover.refine(getkey(), target)
-    assert not fit.verdict.trusted
-    assert fit.verdict.status in (Status.COARSE_NUMBERS, Status.HEAVY_WEIGHTS, Status.UNFINISHED)
+    assert fit.verdict.status is Status.COARSE_NUMBERS, str(fit.verdict)
 
 
 def test_a_posterior_that_nan_cuts_is_refused(getkey):
