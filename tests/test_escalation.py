@@ -101,3 +101,10 @@ def test_an_island_without_a_particle_in_the_support_is_the_end(getkey):
     )
     with pytest.raises(escalation.Stranded, match="no particle in the support"):
         carry(getkey()[None], batch, begins, lambda num: None, lambda beta: None)
+
+
+def test_a_journey_without_end_is_given_up(getkey, monkeypatch):
+    monkeypatch.setattr(escalation, "MOST_TURNS", 2)
+    batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], log_gamma(3))
+    with pytest.raises(escalation.Stranded, match="not reached in 2 turns"):
+        carry(getkey()[None], batch, mean_field(getkey()[None], batch), lambda num: None, lambda beta: None)

@@ -1,5 +1,7 @@
 """What weights cannot see: modes that nobody is on, rounding, and parts of the target that are hidden."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,6 +87,16 @@ def test_single_precision_is_too_coarse_for_a_narrow_posterior_far_from_zero(get
         target = klover.Target(lambda x: -0.5 * jnp.sum(((x - 58000.0) / 0.001) ** 2), np.full(1, 58000.0, "float32"))
         fit = klover.refine(getkey(), target)
     assert fit.verdict.status is Status.COARSE_NUMBERS, str(fit.verdict)
+
+
+def test_single_precision_is_too_coarse_for_a_huge_log_density():
+    with jax.enable_x64(False):
+        context, state, mixture, draws = around(target_of((0.0, 1.0, 1.0)))
+        assert judge_fit(context, state, mixture, draws, None).trusted
+        huge = dataclasses.replace(draws, log_p=draws.log_p + 2e6)
+        verdict = judge_fit(context, state, mixture, huge, None)
+    assert verdict.status is Status.COARSE_NUMBERS
+    assert "the log density" in verdict.reason
 
 
 def test_a_posterior_that_nan_cuts_is_refused(getkey):

@@ -128,3 +128,14 @@ def test_pickles_are_refused(tmp_path):
         np.savez(file, description=np.array({"kind": "thing"}, dtype=object))
     with pytest.raises(ValueError, match="is damaged"):
         read(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "is_found"),
+    [("float64", 1e-5, False), ("float64", 1.0, True), ("float32", 1.0, False), ("float32", 50.0, True)],
+)
+def test_another_log_density_is_told_from_rounding(dtype, change, is_found):
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    log_p = np.asarray(-50_000 - x[:, 0] ** 2, dtype).astype(float)
+    found = records.find_change(lambda points: -50_000 - points[:, 0] ** 2 + change, x, log_p)
+    assert (found > 0) is is_found
