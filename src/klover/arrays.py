@@ -129,7 +129,7 @@ def whitened_squares(
     location: Float[AnyArray, "component dim"],
     inverse: Float[AnyArray, "component dim dim"],
 ) -> Float[AnyArray, "component draw"]:
-    r"""Return :math:`|A_k(\theta_s-\mu_k)|^2`.
+    r"""Return :math:`|A_k(\theta_s-\mu_k)|^2` for lower-triangular :math:`A_k`.
 
     On NumPy arrays, which are of double precision, one product of matrices serves all k: several times faster. Points
     are taken relative to the centre of the locations then, so that little cancels. In single precision a component a
@@ -137,7 +137,9 @@ def whitened_squares(
     """
     num, dim = location.shape
     if namespace(x, location, inverse) is jnp:
-        return _whitened_squares(x, location, jnp.swapaxes(inverse, -1, -2))
+        is_for_kernel = jax.default_backend() == "gpu" and x.dtype == jnp.float32 and x.size * num > MOST_WHITENED
+        function = _many_whitened_squares if is_for_kernel else _whitened_squares
+        return function(x, location, jnp.swapaxes(inverse, -1, -2))
     centre = location.mean(0)
     shift = np.einsum("kij,kj->ik", inverse, location - centre).reshape(dim * num, 1)
     rows = inverse.swapaxes(0, 1).reshape(dim * num, dim)
@@ -154,7 +156,7 @@ def whitened_squares(
 def _whitened_squares(
     x: Float[AnyArray, "draw dim"],
     location: Float[AnyArray, "component dim"],
-    right: Float[jax.Array, "component dim dim"],
+    right: Float[AnyArray, "component dim dim"],
 ) -> Float[jax.Array, "component draw"]:
     """Go through many points in blocks: a million in a hundred dimensions would else take 13 GB for 32 components."""
 
@@ -167,6 +169,19 @@ def _whitened_squares(
         return of_block(x)
     blocks = jnp.pad(x, ((0, -num_draws % block), (0, 0))).reshape(-1, block, dim)
     return jnp.moveaxis(jax.lax.map(of_block, blocks), 0, 1).reshape(num, -1)[:, :num_draws]
+
+
+@jax.custom_jvp
+def _many_whitened_squares(x, location, right):
+    """Use a kernel of our own on a GPU; what is differentiated is the plain formula."""
+    from klover import kernels
+
+    return jax.lax.platform_dependent(x, location, right, cuda=kernels.whitened_squares, default=_whitened_squares)
+
+
+@_many_whitened_squares.defjvp
+def _many_whitened_squares_jvp(primals, tangents):
+    return _many_whitened_squares(*primals), jax.jvp(_whitened_squares, primals, tangents)[1]
 
 
 def iterate(step: Callable[[Carry], Carry], carry: Carry, num_steps: int) -> Carry:

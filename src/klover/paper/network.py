@@ -1,124 +1,128 @@
-r"""The neural network :math:`v^\top\mathrm{relu}(Ux+a)+b` and its derivative, each as one kernel of a GPU.
+r"""The squared error of the network :math:`v^\top\mathrm{relu}(Ux+a)+b` and its derivative, as two kernels of a GPU.
 
 XLA writes the hidden layer, rows by units for each draw, to memory and reads it again, several times where a gradient
-is asked for, and that is where its time goes. These kernels never write it: a program has one draw and one part of the
-rows, and ``vmap`` makes a grid of programs. Products are those of tensor cores, with each factor split into the parts
-that these can hold, and have the precision of float32. On one H200, for 20 splits of 100 draws (µs, XLA's beside them):
-
-=============  ============  ==============
-data set       the network   its derivative
-=============  ============  ==============
-Boston         65 (183)      102 (246)
-power          537 (2404)    1401 (3854)
-=============  ============  ==============
-
-(The network with 512 rows to a program, the derivative with 256; on Boston 256 rows took 66 µs.) Lanes of the GPU for
-rows, and no tensor cores, took 94 and 261 µs on Boston, 509 and 840 µs on power.
+is asked for, and that is where its time goes. These kernels write neither it nor the residuals: a program has one draw
+and one part of the rows, and ``vmap`` makes a grid of programs. What only fills up is masked and not padded, since a
+fit of few draws waits for the launch of each kernel. On one H200 200 steps on Boston with 100 draws of 20 splits take
+19 ms by the forward KL (XLA's programs: 45 ms) and 43 ms by the reverse one, and those of one split 5.5 and 9.5 ms.
 """
+
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from klover.kernels import call, parts, product
 from klover.typing import AnyArray, Float
 
 NUM_ROWS = 256
 """Rows of one program."""
-NUM_PARTS = 3
-"""Numbers of bfloat16 that together hold one of float32."""
-IS_INTERPRETED = jax.default_backend() == "cpu"
-"""Whether there is no GPU: tests then run the kernels step by step."""
+FIRST: Any = np.int32(0)
+"""Indices must be of one type, and those of programs are of this one."""
 
 
 @jax.custom_vjp
-def network(
+def squared_error(
     hidden: Float[AnyArray, "input unit"],
     output: Float[AnyArray, " unit_and_bias"],
     inputs: Float[AnyArray, "row input"],
-) -> Float[AnyArray, " row"]:
-    """Return the network's output in single precision; differentiable once, and with respect to the weights only."""
-    num_rows, num_inputs, num_units = _lengths(hidden, inputs, 8)
-    rows, wide = _pad(inputs, num_rows, num_inputs), _pad(hidden, num_inputs, num_units)
-    found = _call(_network, (num_rows,), num_rows, num_warps=4)(wide, _pad(output[:-1], num_units), rows)
-    return found[: inputs.shape[0]] + output[-1]
+    outputs: Float[AnyArray, " row"],
+) -> Float[AnyArray, ""]:
+    """Return the network's sum of squared errors in single precision.
+
+    Differentiable once, and with respect to the weights only.
+    """
+    num_programs = pl.cdiv(inputs.shape[0], NUM_ROWS)
+    return jnp.sum(call(_error, [(num_programs,)], (num_programs,), num_warps=4)(hidden, output, inputs, outputs)[0])
 
 
-def _network(hidden, output, inputs, found):
-    weights, output_weights = hidden[...], output[...]
+def _error(hidden, output, inputs, outputs, found):
+    weights = _weights(hidden, output, 8)
 
-    def step(rows, _):
-        layer = _product(inputs[rows, :], weights)
-        found[rows] = jnp.sum(jnp.maximum(layer, 0.0) * output_weights, axis=1)
+    def add(start, total):
+        residual, _, _ = _residual(weights, inputs, outputs, start, 128)
+        return total + jnp.sum(residual**2)
 
-    _for_rows(128, step, None)
-
-
-def _forward(hidden, output, inputs):
-    return network(hidden, output, inputs), (hidden, output, inputs)
+    found[pl.program_id(0)] = _over_rows(128, add, jnp.float32(0))
 
 
-def _backward(saved, change):
-    r"""With :math:`A_{fj}=\sum_rc_r1[h_{rj}>0]x_{rf}`: :math:`v_jA_{fj}` and :math:`\sum_fU_{fj}A_{fj}`."""
-    hidden, output, inputs = saved
-    num_rows, num_inputs, num_units = _lengths(hidden, inputs, 16)
-    rows, wide = _pad(inputs, num_rows, num_inputs), _pad(hidden, num_inputs, num_units)
-    shape = (num_rows // NUM_ROWS, num_inputs, num_units)
-    parts = _call(_slope, shape, num_rows, num_warps=1)(wide, rows, _pad(change, num_rows))
-    slope = jnp.sum(parts, axis=0)[: hidden.shape[0], : hidden.shape[1]]
-    by_output = jnp.append(jnp.sum(hidden * slope, axis=0), jnp.sum(change))
-    return output[:-1] * slope, by_output, jnp.zeros_like(inputs)
+def _forward(*arguments):
+    return squared_error(*arguments), arguments
 
 
-network.defvjp(_forward, _backward)
+def _backward(arguments, change):
+    hidden, output, inputs, outputs = arguments
+    num_programs = pl.cdiv(inputs.shape[0], NUM_ROWS)
+    shapes = [(num_programs, *hidden.shape), (num_programs,)]
+    slopes, residuals = call(_slope, shapes, (num_programs,), num_warps=1)(*arguments)
+    slope, residual = 2 * change * jnp.sum(slopes, axis=0), 2 * change * jnp.sum(residuals)
+    by_output = jnp.append(jnp.sum(hidden * slope, axis=0), residual)
+    return output[:-1] * slope, by_output, jnp.zeros_like(inputs), jnp.zeros_like(outputs)
 
 
-def _slope(hidden, inputs, change, found):
-    weights = hidden[...]
+squared_error.defvjp(_forward, _backward)
 
-    def add(rows, total):
-        here = inputs[rows, :]
+
+def _slope(hidden, output, inputs, outputs, slopes, residuals):
+    r"""Add up :math:`A_{fj}=\sum_re_r1[h_{rj}>0]x_{rf}` and the residuals e.
+
+    The slopes of half the squared error are :math:`v_jA_{fj}`, and :math:`\sum_fU_{fj}A_{fj}` by :math:`v_j`.
+    """
+    weights = _weights(hidden, output, 16)
+
+    def add(start, totals):
+        slope, sum_residual = totals
+        residual, here, layer = _residual(weights, inputs, outputs, start, 32)
         # What is one or zero is exact in the lowest precision, and then only the small factor needs parts.
-        is_active = (_product(here, weights) > 0).astype(jnp.bfloat16)
-        rest = here * change[rows][:, None]
-        for _ in range(NUM_PARTS):
-            part = rest.astype(jnp.bfloat16)
-            rest = rest - part.astype(jnp.float32)
-            total = total + _product(part.T, is_active)
-        return total
+        is_active = (layer > 0).astype(jnp.bfloat16)
+        for part in parts(here * residual[:, None]):
+            slope = slope + product(part.T, is_active)
+        return slope, sum_residual + jnp.sum(residual)
 
-    found[pl.program_id(0)] = _for_rows(32, add, jnp.zeros(weights.shape, jnp.float32))
-
-
-def _for_rows(size: int, step, start):
-    """Go through a program's rows, some at a time."""
-    first = pl.program_id(0) * NUM_ROWS
-    return jax.lax.fori_loop(0, NUM_ROWS // size, lambda i, state: step(pl.ds(first + i * size, size), state), start)
+    slope, sum_residual = _over_rows(32, add, (jnp.zeros(weights[0].shape, jnp.float32), jnp.float32(0)))
+    program, (num_inputs, num_units) = pl.program_id(0), slope.shape
+    where = slopes.at[program, pl.ds(FIRST, num_inputs), pl.ds(FIRST, num_units)]
+    triton.store(where, slope, mask=_is_inside(hidden.shape, slope.shape))
+    residuals[program] = sum_residual
 
 
-def _lengths(hidden, inputs, least: int) -> tuple[int, int, int]:
-    """Return how many rows, inputs and units there are with those that only fill up: a GPU wants powers of two."""
+def _weights(hidden, output, least: int):
+    """Read the weights, with zeros as inputs and units that only fill up: a GPU wants powers of two."""
     num_inputs, num_units = (max(pl.next_power_of_2(size), least) for size in hidden.shape)
-    return pl.cdiv(inputs.shape[0], NUM_ROWS) * NUM_ROWS, num_inputs, num_units
+    # The bias comes after the units' weights.
+    is_unit = jnp.arange(num_units) < hidden.shape[1]
+    output_weights = triton.load(output.at[pl.ds(FIRST, num_units)], mask=is_unit, other=0.0)
+    return _load(hidden, num_inputs, num_units), output_weights, output[hidden.shape[1]]
 
 
-def _pad(array: Float[AnyArray, "..."], *lengths: int) -> Float[AnyArray, "..."]:
-    """Append zeros; units and inputs without weights add nothing."""
-    return jnp.pad(array, [(0, length - size) for size, length in zip(array.shape, lengths, strict=True)])
+def _residual(weights, inputs, outputs, start, size: int):
+    """Return the residuals of some rows, 0 beyond the last one, and these rows' inputs and hidden layer."""
+    hidden, output, bias = weights
+    here = _load(inputs, size, hidden.shape[0], start=start)
+    layer = product(here, hidden)
+    residual = bias + jnp.sum(jnp.maximum(layer, 0.0) * output, axis=1) - _load(outputs, size, start=start)
+    return jnp.where(start + jnp.arange(size) < inputs.shape[0], residual, 0.0), here, layer
 
 
-def _product(a, b):
-    is_split = a.dtype == jnp.float32 and not IS_INTERPRETED
-    precision = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if is_split else None
-    return jax.lax.dot(a, b, precision=precision, preferred_element_type=jnp.float32)
+def _over_rows(size: int, add, total):
+    """Add up over a program's rows, some at a time."""
+    first = pl.program_id(0) * NUM_ROWS
+    return jax.lax.fori_loop(0, NUM_ROWS // size, lambda i, total: add(first + i * size, total), total)
 
 
-def _call(kernel, shape: tuple[int, ...], num_rows: int, num_warps: int):
-    return pl.pallas_call(
-        kernel,
-        jax.ShapeDtypeStruct(shape, jnp.float32),
-        grid=(num_rows // NUM_ROWS,),
-        compiler_params=triton.CompilerParams(num_warps=num_warps),
-        interpret=IS_INTERPRETED,
-        name=kernel.__name__,
-    )
+def _load(array, *lengths: int, start=FIRST):
+    """Read an array, or some rows of it, with zeros where it has ended."""
+    firsts = (start, *(FIRST,) * (len(lengths) - 1))
+    where = array.at[tuple(pl.ds(first, length) for first, length in zip(firsts, lengths, strict=True))]
+    sizes = (array.shape[0] - start, *array.shape[1:])
+    return triton.load(where, mask=_is_inside(sizes, lengths), other=0.0)
+
+
+def _is_inside(sizes, lengths):
+    """Return where a block of some lengths has entries of an array of these sizes."""
+    is_inside = [jax.lax.broadcasted_iota(jnp.int32, lengths, axis) < size for axis, size in enumerate(sizes)]
+    return functools.reduce(jnp.logical_and, is_inside)
