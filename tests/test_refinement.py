@@ -55,6 +55,12 @@ def test_normal_target_is_trusted_and_right(getkey, dim):
     assert np.all(np.abs(weight @ fit.draws.x) < 5 / np.sqrt(fit.ess))
 
 
+def test_an_easy_target_is_not_explored():
+    # With the tenth key few particles raise a false alarm.
+    target = klover.Target(lambda x: -0.5 * jnp.sum(jnp.arange(1, 11) * x**2), jnp.zeros(10))
+    assert max(klover.refine(jax.random.key(seed), target).num_evaluations for seed in range(12)) < 50_000
+
+
 def test_cauchy_target_gets_heavy_tails(getkey):
     def log_density(x):
         return jax.scipy.special.gammaln(3.0) - 3.0 * jnp.log(jnp.pi) - 3.0 * jnp.log1p(jnp.sum(x**2))

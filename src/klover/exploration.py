@@ -88,7 +88,7 @@ def probe(context: Context, state: State, num: int) -> tuple[Particles, float]:
     sample = state.pool.sample()
     begun = place(context.evaluator, sample.x[systematic(context.generator, sample.weight, num)])
     moved = journeys.move(context.generator, context.evaluator, state.mixture, begun, num_moves=NUM_MOVES)
-    mass, error = uncovered_mass(moved, state.pool)
+    mass, error = uncovered_mass(moved, state.pool if state.was_hard else state.pool.fresh)
     return moved, mass / error if mass > SMALLEST_MASS else 0.0
 
 

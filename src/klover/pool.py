@@ -47,6 +47,12 @@ class Pool:
         )
 
     @property
+    def fresh(self) -> "Pool":
+        """The draws of the last round alone: its proposal was not fitted to them, and covers them no better than p."""
+        last = slice(self.x.shape[0] - self.sizes[-1], None)
+        return Pool(self.x[last], self.log_p[last], self.log_q[-1:, last], self.proposals[-1:], self.sizes[-1:])
+
+    @property
     def log_ratio(self) -> Float[np.ndarray, " draw"]:
         """Log of target over deterministic mixture."""
         sizes = np.array(self.sizes)
