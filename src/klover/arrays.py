@@ -137,7 +137,8 @@ def whitened_squares(
     """
     num, dim = location.shape
     if namespace(x, location, inverse) is jnp:
-        is_for_kernel = jax.default_backend() == "gpu" and x.dtype == jnp.float32 and x.size * num > MOST_WHITENED
+        is_single = jnp.result_type(x, location, inverse) == jnp.float32
+        is_for_kernel = is_single and jax.default_backend() == "gpu" and x.size * num > MOST_WHITENED
         function = _many_whitened_squares if is_for_kernel else _whitened_squares
         return function(x, location, jnp.swapaxes(inverse, -1, -2))
     centre = location.mean(0)
