@@ -297,6 +297,15 @@ def test_a_flat_residual_is_not_split():
     assert split_all(mixture, sample, sample, 10) is None
 
 
+def test_one_heavy_draw_is_no_child():
+    train = exact_draws(three_parts("normal"), 40)
+    mixture, weight = one_component(train), np.full(40, 0.4 / 39)
+    weight[np.argmin(train.x[:, 0])] = 0.6
+    sample = Sample(train.x, train.log_p, weight)
+    # The residual is tilted along the first axis, at whose end the heavy draw is.
+    assert growth.split(mixture, 0, sample, train.x[:, 0], np.ones(40)) is None
+
+
 def test_components_with_few_draws_are_not_split():
     train, test = two_modes(num_draws=6)
     assert split_all(one_component(train), train, test, 10) is None

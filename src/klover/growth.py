@@ -170,6 +170,9 @@ def split(mixture: Mixture, slot: int, sample: Sample, residual: AnyArray, respo
     if not all(share[side].sum() > 0 for side in sides):
         return None
     location, covariance = zip(*(moments(x[side], share[side]) for side in sides), strict=True)
+    # A side that has but one draw has no spread.
+    if not np.all(np.diagonal(covariance, axis1=1, axis2=2) > 0):
+        return None
     children = Components(
         np.stack(location),
         Full(cholesky(np.stack(covariance))),
