@@ -8,11 +8,9 @@ fit of few draws waits for the launch of each kernel. On one H200 200 steps on B
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
@@ -21,8 +19,6 @@ from klover.typing import AnyArray, Float
 
 NUM_ROWS = 256
 """Rows of one program."""
-FIRST: Any = np.int32(0)
-"""Indices must be of one type, and those of programs are of this one."""
 
 
 @jax.custom_vjp
@@ -84,10 +80,9 @@ def _slope(hidden, output, inputs, outputs, slopes, residuals):
         return slope, sum_residual + jnp.sum(residual)
 
     slope, sum_residual = _over_rows(32, add, (jnp.zeros(weights[0].shape, jnp.float32), jnp.float32(0)))
-    program, (num_inputs, num_units) = pl.program_id(0), slope.shape
-    where = slopes.at[program, pl.ds(FIRST, num_inputs), pl.ds(FIRST, num_units)]
+    where = slopes.at[(pl.program_id(0), *_places(slope.shape, 0 * pl.program_id(0)))]
     triton.store(where, slope, mask=_is_inside(hidden.shape, slope.shape))
-    residuals[program] = sum_residual
+    residuals[pl.program_id(0)] = sum_residual
 
 
 def _weights(hidden, output, least: int):
@@ -95,8 +90,9 @@ def _weights(hidden, output, least: int):
     num_inputs, num_units = (max(pl.next_power_of_2(size), least) for size in hidden.shape)
     # The bias comes after the units' weights.
     is_unit = jnp.arange(num_units) < hidden.shape[1]
-    output_weights = triton.load(output.at[pl.ds(FIRST, num_units)], mask=is_unit, other=0.0)
-    return _load(hidden, num_inputs, num_units), output_weights, output[hidden.shape[1]]
+    first = 0 * pl.program_id(0)
+    output_weights = triton.load(output.at[_places((num_units,), first)], mask=is_unit, other=0.0)
+    return _load(hidden, num_inputs, num_units, start=first), output_weights, output[hidden.shape[1]]
 
 
 def _residual(weights, inputs, outputs, start, size: int):
@@ -114,12 +110,15 @@ def _over_rows(size: int, add, total):
     return jax.lax.fori_loop(0, NUM_ROWS // size, lambda i, total: add(first + i * size, total), total)
 
 
-def _load(array, *lengths: int, start=FIRST):
-    """Read an array, or some rows of it, with zeros where it has ended."""
-    firsts = (start, *(FIRST,) * (len(lengths) - 1))
-    where = array.at[tuple(pl.ds(first, length) for first, length in zip(firsts, lengths, strict=True))]
+def _load(array, *lengths: int, start):
+    """Read some rows of an array, with zeros where it has ended."""
     sizes = (array.shape[0] - start, *array.shape[1:])
-    return triton.load(where, mask=_is_inside(sizes, lengths), other=0.0)
+    return triton.load(array.at[_places(lengths, start)], mask=_is_inside(sizes, lengths), other=0.0)
+
+
+def _places(lengths: tuple[int, ...], start):
+    """Return where rows are; only by starts that are computed in the kernel may a block end beyond the array."""
+    return tuple(pl.ds(0 * start if axis else start, length) for axis, length in enumerate(lengths))
 
 
 def _is_inside(sizes, lengths):
