@@ -3,11 +3,12 @@
     python benchmarks/field.py run [--peers klover,numpyro-nuts] [--tasks modes20] [--seeds 5] [--limit 600] --out DIR
     python benchmarks/field.py report DIR
 
-(needs the extra `bench`). A run solves its task twice in one process. *Cold* is the time from the start of the process
-to the first answer, imports and compilation included, less the time in which the task is built (data, log density, the
-right answer), which is the same for all tools. *Warm* is the second call; where the first one took more than half of
-the limit there is no second, and its own time is taken. Errors are those of the first answer. What is in
-``DIR/runs.jsonl`` is not run again.
+(needs the extra `bench`). ``--cores 2`` gives each run two cores of its own, and makes as many runs at a time as the
+machine has cores for; without it one run has the machine to itself. A run solves its task twice in one process. *Cold*
+is the time from the start of the process to the first answer, imports and compilation included, less the time in which
+the task is built (data, log density, the right answer), which is the same for all tools. *Warm* is the second call;
+where the first one took more than half of the limit there is no second, and its own time is taken. Errors are those of
+the first answer. What is in ``DIR/runs.jsonl`` is not run again.
 
 An answer is *wrong* if a mean is off by more than 0.2 standard deviations or a standard deviation by more than 20 %
 (where 4000 exact draws would tell it to 4 %, which they do not for the wide coordinates of a funnel), if a mode's
@@ -21,9 +22,11 @@ import argparse
 import json
 import os
 import pathlib
+import queue
 import subprocess
 import sys
 import time
+from multiprocessing.pool import ThreadPool
 
 import numpy as np
 
@@ -125,12 +128,15 @@ def solve(peer: str, name: str, seed: int, began: float, limit: float) -> dict:
     return result
 
 
-def run_alone(peer: str, name: str, seed: int, limit: float) -> dict:
-    """Run one task in a process of its own."""
+def run_alone(peer: str, name: str, seed: int, limit: float, cores: set[int] | None = None) -> dict:
+    """Run one task in a process of its own, on the given cores."""
     script = str(pathlib.Path(__file__).resolve())
-    command = [sys.executable, script, "one", peer, name, str(seed), str(time.time()), str(limit)]
+    pinned = ["taskset", "--cpu-list", ",".join(map(str, sorted(cores)))] if cores else []
+    command = [*pinned, sys.executable, script, "one", peer, name, str(seed), str(time.time()), str(limit)]
     # No answer may come out of a cache of programs that an earlier run has left.
     environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    if cores:
+        environment |= {"OPENBLAS_NUM_THREADS": str(len(cores)), "OMP_NUM_THREADS": str(len(cores))}
     about = {"peer": peer, "task": name, "seed": seed}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, check=False)
@@ -147,6 +153,17 @@ def read(path: pathlib.Path) -> list[dict]:
     """Read the runs that a file holds; a torn last line does not count."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def share_cores(num_each: int | None) -> queue.SimpleQueue:
+    """Share the machine's cores out to runs, so many to each; None lets one run have all."""
+    free = sorted(os.sched_getaffinity(0))
+    if num_each and not 1 <= num_each <= len(free):
+        raise SystemExit(f"--cores must lie between 1 and {len(free)}, the cores of this machine, but {num_each} came.")
+    lanes = queue.SimpleQueue()
+    for number in range(len(free) // num_each if num_each else 1):
+        lanes.put(set(free[number * num_each : (number + 1) * num_each]) if num_each else None)
+    return lanes
 
 
 def run_all(arguments: argparse.Namespace) -> None:
@@ -167,10 +184,19 @@ def run_all(arguments: argparse.Namespace) -> None:
     done = {(run["peer"], run["task"], run["seed"]) for run in read(path)}
     # Seeds change slowest and tools fastest: what is compared is measured at about the same time.
     plan = [(peer, name, seed) for seed in range(arguments.seeds) for name in chosen for peer in tools]
-    with path.open("a") as file:
-        for peer, name, seed in (bar := tqdm([each for each in plan if each not in done], unit="run")):
-            bar.set_description(f"{peer} {name} {seed}")
-            file.write(json.dumps(run_alone(peer, name, seed, arguments.limit)) + "\n")
+    missing = [each for each in plan if each not in done]
+    lanes = share_cores(arguments.cores)
+
+    def run_in_lane(each: tuple[str, str, int]) -> dict:
+        cores = lanes.get()
+        try:
+            return run_alone(*each, arguments.limit, cores)
+        finally:
+            lanes.put(cores)
+
+    with path.open("a") as file, ThreadPool(lanes.qsize()) as pool:
+        for run in tqdm(pool.imap_unordered(run_in_lane, missing), total=len(missing), unit="run"):
+            file.write(json.dumps(run) + "\n")
             file.flush()
 
 
@@ -183,6 +209,7 @@ def main() -> None:
     run.add_argument("--tasks", default="", help="names, separated by commas; all by default")
     run.add_argument("--seeds", type=int, default=5)
     run.add_argument("--limit", type=float, default=600.0, help="seconds for both calls of a run (600)")
+    run.add_argument("--cores", type=int, help="cores of each run, many runs at a time (one run with all cores)")
     run.add_argument("--out", type=pathlib.Path, required=True)
     report = commands.add_parser("report", help="make tables and figures of a folder's runs")
     report.add_argument("out", type=pathlib.Path)

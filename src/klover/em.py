@@ -120,7 +120,10 @@ def step(
     total = xp.sum(scaled, axis=1)
     safe_mass = xp.maximum(mass, SMALLEST_MASS)
     with exact_products():
-        location = (scaled @ sample.x) / xp.where(total > 0, total, 1.0)[:, None]
+        location = (
+            sum(over_blocks(lambda x, weight: weight.T @ x, sample.x, scaled.T))
+            / xp.where(total > 0, total, 1.0)[:, None]
+        )
     moved = dataclasses.replace(components, location=location)
     blocks = over_blocks(lambda x, weight: moved.spread.scatter(moved.delta(x), weight.T), sample.x, scaled.T)
     scatter = jax.tree.map(lambda *parts: sum(parts), *blocks)

@@ -51,27 +51,26 @@ def minimise(
     import optax  # 0.1 s of import that other fitters need not pay
 
     optimiser = optax.adam(1.0)
+    # One vector: on a GPU small steps wait for the launch of each kernel, and several leaves would be several kernels.
+    begin, unravel = ravel_pytree(params)
+    rates, _ = ravel_pytree({name: _like(params[name], rate) for name, rate in learning_rates.items()})
 
     def step(carry, step_key):
-        params, state, best, best_loss, has_failed = carry
-        value, gradient = jax.value_and_grad(loss, argnums=1)(step_key, params)
-        is_finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(ravel_pytree(gradient)[0]))
+        point, state, best, best_loss, has_failed = carry
+        value, gradient = jax.value_and_grad(lambda point: loss(step_key, unravel(point)))(point)
+        is_finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
         is_best = is_finite & (value < best_loss)
-        best = jax.tree.map(lambda new, old: jnp.where(is_best, new, old), params, best)
-        best_loss = jnp.where(is_best, value, best_loss)
-        updates: PyTree
-        updates, new_state = optimiser.update(gradient, state, params)
-        moved = {name: _move(params[name], updates[name], rate) for name, rate in learning_rates.items()}
-        params, state = jax.tree.map(
-            lambda new, old: jnp.where(is_finite, new, old), (moved, new_state), (params, state)
+        best, best_loss = jnp.where(is_best, point, best), jnp.where(is_best, value, best_loss)
+        update, new_state = optimiser.update(gradient, state, point)
+        point, state = jax.tree.map(
+            lambda new, old: jnp.where(is_finite, new, old), (point + rates * update, new_state), (point, state)
         )
-        return (params, state, best, best_loss, has_failed | ~is_finite), value
+        return (point, state, best, best_loss, has_failed | ~is_finite), value
 
-    worst = jnp.array(jnp.inf, jax.tree.leaves(params)[0].dtype)
-    start = (params, optimiser.init(params), params, worst, jnp.array(False))
+    start = (begin, optimiser.init(begin), begin, jnp.array(jnp.inf, begin.dtype), jnp.array(False))
     (last, _, best, _, has_failed), values = jax.lax.scan(step, start, jax.random.split(key, num_steps))
-    return (last if is_stochastic else best), Descent(values, has_failed)
+    return unravel(last if is_stochastic else best), Descent(values, has_failed)
 
 
-def _move(params: PyTree, updates: PyTree, rate: Rate) -> PyTree:
-    return jax.tree.map(lambda leaf, update: leaf + rate * update, params, updates)
+def _like(params: PyTree, rate: Rate) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(rate, leaf.dtype), leaf.shape), params)

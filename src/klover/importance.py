@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover import datatree, psis, resampling, stored
+from klover import controls, datatree, psis, resampling, stored
 from klover.arrays import logsumexp, namespace
 from klover.mixture import Mixture
 from klover.target import Target, evaluate
@@ -41,17 +41,20 @@ def effective_sample_size(log_ratio: LogRatio) -> Scalar:
     return xp.where(has_support, xp.exp(log_ess), 0.0)
 
 
-def log_evidence(log_ratio: LogRatio) -> tuple[Scalar, Scalar]:
-    r"""Logarithm of the evidence estimate :math:`\hat Z=\frac1S\sum_s r_s`, and its standard error.
+def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[Scalar, Scalar]:
+    r"""Logarithm of the evidence estimate :math:`\hat Z=\frac1S\sum_s(r_s-\bar rc_s)`, and its standard error.
 
-    By the delta method the error is :math:`\mathrm{sd}(r)/(\hat Z\sqrt S)=\sqrt{(S\sum_s w_s^2-1)/(S-1)}`.
+    c is a control variate (:mod:`klover.controls`), whose mean under q is zero; without one :math:`\hat Z=\bar r`. By
+    the delta method the error is :math:`\mathrm{sd}(r-\bar rc)/(\hat Z\sqrt S)`.
     """
     xp = namespace(log_ratio)
     num_draws = log_ratio.shape[0]
     weight = xp.exp(normalise(log_ratio))
-    variance = (num_draws * xp.sum(weight**2) - 1) / (num_draws - 1)
-    error = xp.where(xp.any(weight > 0), xp.sqrt(xp.maximum(variance, 0.0)), xp.inf)
-    return logsumexp(log_ratio) - math.log(num_draws), error
+    rest = num_draws * weight - control
+    mean = 1 - xp.mean(xp.asarray(control))
+    variance = xp.sum((rest - mean) ** 2) / (num_draws * (num_draws - 1))
+    error = xp.where(xp.any(weight > 0), xp.sqrt(variance) / mean, xp.inf)
+    return logsumexp(log_ratio) - math.log(num_draws) + xp.log(mean), error
 
 
 def self_normalised(
@@ -121,6 +124,8 @@ class WeightedDraws:
         How often the target returned NaN or +inf. Such draws have weight zero.
     target
         The target, which turns flat draws into positions.
+    control
+        A control variate for the evidence at each draw (:func:`klover.controls.control`); 0 if there is none.
     """
 
     x: Float[AnyArray, "... draw dim"]
@@ -131,6 +136,7 @@ class WeightedDraws:
     num_nan: Int[AnyArray, "..."]
     num_positive_infinite: Int[AnyArray, "..."]
     target: Target
+    control: Float[AnyArray, "..."] | float = dataclasses.field(default=0.0, kw_only=True)
 
     @property
     def kind(self) -> str:
@@ -148,24 +154,30 @@ class WeightedDraws:
         return self.log_p - self.log_q
 
     @property
+    def _figures(self) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+        """Log evidence, its error, ESS and forward KL; on JAX arrays in one small program."""
+        compute = _compiled_figures if namespace(self.log_p, self.log_q) is jnp else _figures
+        return compute(self.log_ratio, self.control)
+
+    @property
     def log_evidence(self) -> Scalar:
-        """Log of the evidence, from the raw ratios."""
-        return _figures(self.log_p, self.log_q)[0]
+        """Log of the evidence, from the raw ratios and the control variate."""
+        return self._figures[0]
 
     @property
     def log_evidence_se(self) -> Scalar:
         """Standard error of the log evidence."""
-        return _figures(self.log_p, self.log_q)[1]
+        return self._figures[1]
 
     @property
     def ess(self) -> Scalar:
         """Effective number of draws, from the raw ratios."""
-        return _figures(self.log_p, self.log_q)[2]
+        return self._figures[2]
 
     @property
     def forward_kl(self) -> Scalar:
         """Estimate of KL(p‖q)."""
-        return _figures(self.log_p, self.log_q)[3]
+        return self._figures[3]
 
     @property
     def required_draws(self) -> Scalar:
@@ -273,25 +285,23 @@ class WeightedDraws:
         return datatree.to_arviz(self.to_datatree(key, num_draws, predictive))
 
 
-def _figures(log_p: LogRatio, log_q: LogRatio) -> tuple[Scalar, Scalar, Scalar, Scalar]:
-    """Log evidence, its error, ESS and forward KL; on JAX arrays in one small program."""
-    return (_compiled_figures if namespace(log_p, log_q) is jnp else _all_figures)(log_p - log_q)
+def _figures(log_ratio: LogRatio, control: LogRatio | float) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    return *log_evidence(log_ratio, control), effective_sample_size(log_ratio), forward_kl(log_ratio)
 
 
-def _all_figures(log_ratio: LogRatio) -> tuple[Scalar, Scalar, Scalar, Scalar]:
-    return *log_evidence(log_ratio), effective_sample_size(log_ratio), forward_kl(log_ratio)
-
-
-_compiled_figures = jax.jit(_all_figures)
+_compiled_figures = jax.jit(_figures)
 _pareto_k = jax.jit(psis.pareto_k)
 
 
 @jax.jit
-def weigh(target: Target, x: Float[AnyArray, "draw dim"], log_q: LogRatio) -> WeightedDraws:
-    """Evaluate the target at draws of a proposal, and weight them."""
+def weigh(
+    target: Target, x: Float[AnyArray, "draw dim"], log_q: LogRatio, proposal: Mixture | None = None
+) -> WeightedDraws:
+    """Evaluate the target at draws of a proposal, and weight them; if that is a mixture, use its control variate."""
     log_p, num_nan, num_positive_infinite = evaluate(target, x)
     log_weight, pareto_k = psis.smooth(log_p - log_q)
-    return WeightedDraws(x, log_p, log_q, log_weight, pareto_k, num_nan, num_positive_infinite, target)
+    control = jnp.zeros_like(log_q) if proposal is None else controls.control(proposal, x, log_q, log_p)
+    return WeightedDraws(x, log_p, log_q, log_weight, pareto_k, num_nan, num_positive_infinite, target, control=control)
 
 
 def sample_importance(key: Key[jax.Array, ""], target: Target, proposal: Mixture, num_draws: int) -> WeightedDraws:
@@ -300,4 +310,4 @@ def sample_importance(key: Key[jax.Array, ""], target: Target, proposal: Mixture
     check_count("num_draws", num_draws, 2, "Standard errors need two draws at the least; 10,000 is a good number.")
     x, log_q = jax.jit(Mixture.sample_and_log_prob, static_argnums=2)(proposal, key, num_draws)
     # What comes out of a compiled program may carry the front end of another target that shares it.
-    return dataclasses.replace(weigh(target, x, log_q), target=target)
+    return dataclasses.replace(weigh(target, x, log_q, proposal), target=target)

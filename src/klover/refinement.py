@@ -12,6 +12,7 @@ import numpy as np
 
 from klover import checkpoints, psis
 from klover.beginning import from_given, from_target, region
+from klover.controls import control
 from klover.engine import MOST_EXPLORED_DIM, final_proposal, most_components, take_round
 from klover.evaluation import Budget, BudgetExhausted, Evaluator, check_budget
 from klover.families import Family
@@ -239,4 +240,5 @@ def _final_draws(context: Context, state: State, proposal: Mixture, num_draws: i
         np.asarray(evaluator.num_nan - num_nan),
         np.asarray(evaluator.num_infinite - num_infinite),
         evaluator.target,
+        control=control(proposal, x, log_q, log_p),
     )

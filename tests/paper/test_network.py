@@ -10,15 +10,15 @@ from klover.paper.network import squared_error
 
 
 def case(key, num_rows, num_inputs, num_units, batch=()):
-    shapes = ((num_inputs, num_units), (num_units + 1,), (num_rows, num_inputs), (num_rows,))
+    shapes = (((num_inputs + 1) * num_units + 3,), (num_rows, num_inputs), (num_rows,))
     return [
         jax.random.normal(each, (*batch, *shape), jnp.float32)
-        for each, shape in zip(jax.random.split(key, 4), shapes, strict=True)
+        for each, shape in zip(jax.random.split(key, 3), shapes, strict=True)
     ]
 
 
 def slopes(function):
-    return jax.value_and_grad(lambda *arguments: jnp.sin(1e-3 * function(*arguments)), argnums=(0, 1))
+    return jax.value_and_grad(lambda *arguments: jnp.sin(1e-3 * function(*arguments)))
 
 
 def assert_close(found, expected):
@@ -35,8 +35,8 @@ def test_the_kernels_give_the_formula_and_its_derivative(getkey, num_rows, num_i
 
 
 def test_draws_of_several_splits_are_one_grid(getkey):
-    hidden, output, _, _ = case(getkey(), 0, 4, 50, (2, 3))
-    _, _, inputs, outputs = case(getkey(), 260, 4, 50, (2,))
-    both = lambda function: jax.vmap(jax.vmap(slopes(function), (0, 0, None, None)))  # noqa: E731
-    arguments = hidden, output, inputs, outputs
+    weights, _, _ = case(getkey(), 0, 4, 50, (2, 3))
+    _, inputs, outputs = case(getkey(), 260, 4, 50, (2,))
+    both = lambda function: jax.vmap(jax.vmap(slopes(function), (0, None, None)))  # noqa: E731
+    arguments = weights, inputs, outputs
     assert_close(both(squared_error)(*arguments), both(models.squared_error)(*arguments))

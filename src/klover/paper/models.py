@@ -112,9 +112,10 @@ def neural_network(split: Split, num_hidden: int | None = None) -> Target:
     def logdensity(position):
         log_alpha, log_tau = position["log_alpha"], position["log_tau"]
         # All of the position is one vector already, so this is one sum on a GPU; that of two of its parts would be two.
-        square = jnp.sum(ravel_pytree(position)[0] ** 2) - log_alpha**2 - log_tau**2
+        flat = ravel_pytree(position)[0]
+        square = jnp.sum(flat**2) - log_alpha**2 - log_tau**2
         log_prior = 0.5 * num_weights * (log_alpha - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_alpha) * square
-        size, error = outputs.shape[0], squared_error(position["hidden"], position["output"], inputs, outputs)
+        size, error = outputs.shape[0], squared_error(flat, inputs, outputs)
         log_likelihood = 0.5 * size * (log_tau - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_tau) * error
         return log_likelihood + log_prior + _log_gamma_prior(log_alpha) + _log_gamma_prior(log_tau)
 
@@ -128,23 +129,26 @@ def neural_network(split: Split, num_hidden: int | None = None) -> Target:
 
 
 def squared_error(
-    hidden: Float[AnyArray, "input unit"],
-    output: Float[AnyArray, " unit_and_bias"],
-    inputs: Float[AnyArray, "row input"],
-    outputs: Float[AnyArray, " row"],
+    weights: Float[AnyArray, " weight"], inputs: Float[AnyArray, "row input"], outputs: Float[AnyArray, " row"]
 ) -> Float[AnyArray, ""]:
-    """Sum of the network's squared errors, by kernels of our own on a GPU in single precision."""
-    arguments = hidden, output, inputs, outputs
-    if jax.default_backend() == "gpu" and hidden.dtype == jnp.float32:
+    """Sum of squared errors of a network's flat position, by kernels of our own on a GPU in single precision."""
+    if jax.default_backend() == "gpu" and weights.dtype == jnp.float32:
         from klover.paper import network
 
-        return jax.lax.platform_dependent(*arguments, cuda=network.squared_error, default=_squared_error)
-    return _squared_error(*arguments)
+        return jax.lax.platform_dependent(weights, inputs, outputs, cuda=network.squared_error, default=_squared_error)
+    return _squared_error(weights, inputs, outputs)
 
 
-def _squared_error(hidden, output, inputs, outputs):
-    residual = outputs - predict(hidden, output, inputs)
+def _squared_error(weights, inputs, outputs):
+    units = num_units(weights.shape, inputs.shape)
+    hidden = weights[: inputs.shape[1] * units].reshape(-1, units)
+    residual = outputs - predict(hidden, weights[-units - 1 :], inputs)
     return residual @ residual
+
+
+def num_units(of_weights: tuple[int, ...], of_inputs: tuple[int, ...]) -> int:
+    """Return the number of hidden units, given the shapes of a network's flat position and of its inputs."""
+    return (of_weights[0] - 3) // (of_inputs[1] + 1)
 
 
 def predict(

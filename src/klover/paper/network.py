@@ -15,6 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from klover.kernels import call, parts, product
+from klover.paper.models import num_units
 from klover.typing import AnyArray, Float
 
 NUM_ROWS = 256
@@ -23,21 +24,28 @@ NUM_ROWS = 256
 
 @jax.custom_vjp
 def squared_error(
-    hidden: Float[AnyArray, "input unit"],
-    output: Float[AnyArray, " unit_and_bias"],
+    weights: Float[AnyArray, " weight"],
     inputs: Float[AnyArray, "row input"],
     outputs: Float[AnyArray, " row"],
 ) -> Float[AnyArray, ""]:
     """Return the network's sum of squared errors in single precision.
 
     Differentiable once, and with respect to the weights only.
+
+    Parameters
+    ----------
+    weights
+        A whole flat position of the model, whose parts a program finds for itself: the hidden layer's weights by input
+        and unit, two precisions that are not read, the units' weights, the bias.
+    inputs, outputs
+        The data, the inputs with a constant.
     """
     num_programs = pl.cdiv(inputs.shape[0], NUM_ROWS)
-    return jnp.sum(call(_error, [(num_programs,)], (num_programs,), num_warps=4)(hidden, output, inputs, outputs)[0])
+    return jnp.sum(call(_error, [(num_programs,)], (num_programs,), num_warps=4)(weights, inputs, outputs)[0])
 
 
-def _error(hidden, output, inputs, outputs, found):
-    weights = _weights(hidden, output, 8)
+def _error(flat, inputs, outputs, found):
+    weights = _weights(flat, inputs, 8)
 
     def add(start, total):
         residual, _, _ = _residual(weights, inputs, outputs, start, 128)
@@ -51,24 +59,31 @@ def _forward(*arguments):
 
 
 def _backward(arguments, change):
-    hidden, output, inputs, outputs = arguments
-    num_programs = pl.cdiv(inputs.shape[0], NUM_ROWS)
-    shapes = [(num_programs, *hidden.shape), (num_programs,)]
-    slopes, residuals = call(_slope, shapes, (num_programs,), num_warps=1)(*arguments)
+    weights, inputs, outputs = arguments
+    num_programs, shape = pl.cdiv(inputs.shape[0], NUM_ROWS), (inputs.shape[1], num_units(weights.shape, inputs.shape))
+    slopes, residuals = call(_slope, [(num_programs, *shape), (num_programs,)], (num_programs,), num_warps=1)(
+        *arguments
+    )
     slope, residual = 2 * change * jnp.sum(slopes, axis=0), 2 * change * jnp.sum(residuals)
-    by_output = jnp.append(jnp.sum(hidden * slope, axis=0), residual)
-    return output[:-1] * slope, by_output, jnp.zeros_like(inputs), jnp.zeros_like(outputs)
+    hidden, output = weights[: slope.size].reshape(shape), weights[-shape[1] - 1 : -1]
+    parts_of_slope = (
+        (output * slope).ravel(),
+        jnp.zeros(2, weights.dtype),
+        jnp.sum(hidden * slope, axis=0),
+        residual[None],
+    )
+    return jnp.concatenate(parts_of_slope), jnp.zeros_like(inputs), jnp.zeros_like(outputs)
 
 
 squared_error.defvjp(_forward, _backward)
 
 
-def _slope(hidden, output, inputs, outputs, slopes, residuals):
+def _slope(flat, inputs, outputs, slopes, residuals):
     r"""Add up :math:`A_{fj}=\sum_re_r1[h_{rj}>0]x_{rf}` and the residuals e.
 
     The slopes of half the squared error are :math:`v_jA_{fj}`, and :math:`\sum_fU_{fj}A_{fj}` by :math:`v_j`.
     """
-    weights = _weights(hidden, output, 16)
+    weights = _weights(flat, inputs, 16)
 
     def add(start, totals):
         slope, sum_residual = totals
@@ -81,18 +96,20 @@ def _slope(hidden, output, inputs, outputs, slopes, residuals):
 
     slope, sum_residual = _over_rows(32, add, (jnp.zeros(weights[0].shape, jnp.float32), jnp.float32(0)))
     where = slopes.at[(pl.program_id(0), *_places(slope.shape, 0 * pl.program_id(0)))]
-    triton.store(where, slope, mask=_is_inside(hidden.shape, slope.shape))
+    triton.store(where, slope, mask=_is_inside(slopes.shape[1:], slope.shape))
     residuals[pl.program_id(0)] = sum_residual
 
 
-def _weights(hidden, output, least: int):
+def _weights(flat, inputs, least: int):
     """Read the weights, with zeros as inputs and units that only fill up: a GPU wants powers of two."""
-    num_inputs, num_units = (max(pl.next_power_of_2(size), least) for size in hidden.shape)
-    # The bias comes after the units' weights.
-    is_unit = jnp.arange(num_units) < hidden.shape[1]
-    first = 0 * pl.program_id(0)
-    output_weights = triton.load(output.at[_places((num_units,), first)], mask=is_unit, other=0.0)
-    return _load(hidden, num_inputs, num_units, start=first), output_weights, output[hidden.shape[1]]
+    sizes = inputs.shape[1], num_units(flat.shape, inputs.shape)
+    lengths = tuple(max(pl.next_power_of_2(size), least) for size in sizes)
+    by_input, by_unit = (jax.lax.broadcasted_iota(jnp.int32, lengths, axis) for axis in (0, 1))
+    hidden = triton.load(flat.at[by_input * sizes[1] + by_unit], mask=_is_inside(sizes, lengths), other=0.0)
+    unit = jnp.arange(lengths[1])
+    bias = flat.shape[0] - 1
+    output = triton.load(flat.at[bias - sizes[1] + unit], mask=unit < sizes[1], other=0.0)
+    return hidden, output, flat[bias]
 
 
 def _residual(weights, inputs, outputs, start, size: int):
