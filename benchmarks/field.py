@@ -7,8 +7,8 @@
 machine has cores for; without it one run has the machine to itself. A run solves its task twice in one process. *Cold*
 is the time from the start of the process to the first answer, imports and compilation included, less the time in which
 the task is built (data, log density, the right answer), which is the same for all tools. *Warm* is the second call;
-where the first one took more than half of the limit there is no second, and its own time is taken. Errors are those of
-the first answer. What is in ``DIR/runs.jsonl`` is not run again.
+where the first one took more than half of the limit, or the second one does not end, the first one's own time is taken.
+Errors are those of the first answer. What is in ``DIR/runs.jsonl`` is not run again.
 
 An answer is *wrong* if a mean is off by more than 0.2 standard deviations or a standard deviation by more than 20 %
 (where 4000 exact draws would tell it to 4 %, which they do not for the wide coordinates of a funnel), if a mode's
@@ -26,6 +26,7 @@ import queue
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing.pool import ThreadPool
 
 import numpy as np
@@ -89,8 +90,8 @@ def is_wrong(run: dict) -> bool:
     return is_log_z_wrong or any(not run[name] <= limit for name, limit in limits.items() if name in run)
 
 
-def solve(peer: str, name: str, seed: int, began: float, limit: float) -> dict:
-    """Solve a task twice, and measure; ``began`` is when the process was started."""
+def solve(peer: str, name: str, seed: int, began: float, limit: float) -> Iterator[dict]:
+    """Solve a task, measure, and do it once more; ``began`` is when the process was started."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -105,27 +106,30 @@ def solve(peer: str, name: str, seed: int, began: float, limit: float) -> dict:
     try:
         run = module.prepare(task, **setting)
     except tasks.Unsuited as reason:
-        return {"unsuited": str(reason)}
+        yield {"unsuited": str(reason)}
+        return
     answer = run(seed)
     answered = time.time()
-    cold, warm = answered - built + start - began, answered - built
-    if cold < limit / 2:
-        run(seed + 1000)
-        warm = time.time() - answered
+    cold, own = answered - built + start - began, answered - built
     result = {
         "cold": cold,
-        "warm": warm,
+        "warm": own,
         "num_evaluations": answer.num_evaluations,
         "num_gradients": answer.num_gradients,
         "num_draws": int(np.prod(answer.x.shape[:-1])),
         "ess": effective(answer),
         "complaint": answer.complaint,
         **errors(task, answer.x.reshape(-1, task.dim), answer.log_weight),
-        "progress": progress(task, answer, warm),
+        "progress": progress(task, answer, own),
     }
     if answer.log_evidence is not None and task.log_evidence is not None:
         result |= {"log_z_error": answer.log_evidence - task.log_evidence, "log_z_se": answer.log_evidence_se}
-    return result
+    yield result
+    if cold < limit / 2:
+        again = time.time()
+        run(seed + 1000)
+        warm = time.time() - again
+        yield result | {"warm": warm, "progress": progress(task, answer, warm)}
 
 
 def run_alone(peer: str, name: str, seed: int, limit: float, cores: set[int] | None = None) -> dict:
@@ -139,14 +143,12 @@ def run_alone(peer: str, name: str, seed: int, limit: float, cores: set[int] | N
         environment |= {"OPENBLAS_NUM_THREADS": str(len(cores)), "OMP_NUM_THREADS": str(len(cores))}
     about = {"peer": peer, "task": name, "seed": seed}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, check=False)
-    except subprocess.TimeoutExpired:
-        return about | {"failure": f"not done after {limit:.0f} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        words = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return about | {"failure": words[:300]}
-    return about | json.loads(lines[-1])
+        done = subprocess.run(command, capture_output=True, timeout=limit, env=environment, check=False)
+        output, words = done.stdout, (done.stderr.decode().strip().splitlines() or ["no output"])[-1][:300]
+    except subprocess.TimeoutExpired as stopped:
+        output, words = stopped.stdout or b"", f"not done after {limit:.0f} s"
+    lines = [line for line in output.decode().splitlines() if line.startswith("{")]
+    return about | (json.loads(lines[-1]) if lines else {"failure": words})
 
 
 def read(path: pathlib.Path) -> list[dict]:
@@ -157,12 +159,15 @@ def read(path: pathlib.Path) -> list[dict]:
 
 def share_cores(num_each: int | None) -> queue.SimpleQueue:
     """Share the machine's cores out to runs, so many to each; None lets one run have all."""
-    free = sorted(os.sched_getaffinity(0))
-    if num_each and not 1 <= num_each <= len(free):
-        raise SystemExit(f"--cores must lie between 1 and {len(free)}, the cores of this machine, but {num_each} came.")
     lanes = queue.SimpleQueue()
-    for number in range(len(free) // num_each if num_each else 1):
-        lanes.put(set(free[number * num_each : (number + 1) * num_each]) if num_each else None)
+    if num_each is None:
+        lanes.put(None)
+        return lanes
+    free = sorted(os.sched_getaffinity(0))
+    if not 1 <= num_each <= len(free):
+        raise SystemExit(f"--cores must lie between 1 and {len(free)}, the cores of this machine, but {num_each} came.")
+    for number in range(len(free) // num_each):
+        lanes.put(set(free[number * num_each : (number + 1) * num_each]))
     return lanes
 
 
@@ -218,7 +223,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.command == "one":
         peer, name, seed, began, limit = arguments.rest
-        print(json.dumps(solve(peer, name, int(seed), float(began), float(limit))))
+        for result in solve(peer, name, int(seed), float(began), float(limit)):
+            print(json.dumps(result), flush=True)
     elif arguments.command == "run":
         run_all(arguments)
     else:

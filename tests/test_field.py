@@ -103,7 +103,28 @@ def test_every_peer_has_its_module_and_settings():
 
 def test_klover_is_measured_as_its_peers(monkeypatch):
     monkeypatch.setattr(tasks, "load", lambda name: two_modes())
-    run = field.solve("klover", "two", 0, time.time(), 100.0)
+    run, again = field.solve("klover", "two", 0, time.time(), 100.0)
+    assert run | {"warm": again["warm"]} == again
     assert run["complaint"] == ""
     assert run["ess"] > 1000
     assert abs(run["log_z_error"] - np.log(2 * np.pi)) < 5 * run["log_z_se"]
+
+
+@pytest.mark.parametrize(("answers", "ends"), [(0, False), (1, False), (1, True)])
+def test_a_first_answer_outlives_a_second_call_that_does_not_end(tmp_path, monkeypatch, answers, ends):
+    script = tmp_path / "field.py"
+    said = f"print({json.dumps(RIGHT)!r}, flush=True)\n" * answers
+    script.write_text(said + ("" if ends else "import time\ntime.sleep(60)\n"))
+    monkeypatch.setattr(field, "__file__", str(script))
+    run = field.run_alone("klover", "two", 3, 20.0 if ends else 2.0)
+    expected = RIGHT if answers else {"failure": "not done after 2 s"}
+    assert run == {"peer": "klover", "task": "two", "seed": 3} | expected
+
+
+def test_cores_are_shared_out(monkeypatch):
+    monkeypatch.setattr(field.os, "sched_getaffinity", lambda process: {4, 5, 6, 7, 8}, raising=False)
+    lanes = field.share_cores(2)
+    assert [lanes.get(), lanes.get(), lanes.empty()] == [{4, 5}, {6, 7}, True]
+    assert field.share_cores(None).get() is None
+    with pytest.raises(SystemExit, match="--cores must lie between 1 and 5"):
+        field.share_cores(6)

@@ -240,17 +240,14 @@ class WeightedDraws:
             Whether to return constrained positions; otherwise they are unconstrained ones, as NUTS wants them.
         """
         check_count("num_chains", num_chains, 1)
-        inside = np.flatnonzero(np.asarray(self.log_weight) > -np.inf)
-        # Particles may be copies of each other, which count as one with their weights together.
-        _, first, copy = np.unique(np.asarray(self.x)[inside], axis=0, return_index=True, return_inverse=True)
+        # Particles may be copies of each other.
+        first, log_weight = resampling.merge_copies(np.asarray(self.x), np.asarray(self.log_weight, float))
         if len(first) < num_chains:
             raise ValueError(
                 f"num_chains must be at most the number of distinct draws of positive weight, {len(first)}, but "
                 f"{num_chains} came. Draw more with fit.importance(key, num_draws), or run fewer chains."
             )
-        log_weight = np.full(len(first), -np.inf)
-        np.logaddexp.at(log_weight, copy.ravel(), np.asarray(self.log_weight, float)[inside])
-        chosen = inside[first[resampling.resample(key, log_weight, num_chains, "without-replacement")]]
+        chosen = first[resampling.resample(key, log_weight, num_chains, "without-replacement")]
         if constrained:
             return jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], self.positions)
         # PyMC takes no arrays of JAX; NumPyro and blackjax take both.

@@ -7,12 +7,13 @@ under ``jax.jit`` and ``jax.vmap`` with a static ``num_draws``. Draws of weight 
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from klover.typing import AnyArray, Float, Int, Key
 from klover.validation import check_choice, check_count, check_key
 
-__all__ = ["resample", "residual", "stratified", "systematic", "without_replacement"]
+__all__ = ["merge_copies", "resample", "residual", "stratified", "systematic", "without_replacement"]
 
 
 def _invert(weight: Float[jax.Array, " draw"], level: Float[jax.Array, " taken"]) -> Int[jax.Array, " taken"]:
@@ -137,3 +138,14 @@ def resample(
     log_weight = jnp.asarray(log_weight)
     _check_weights(log_weight, num_draws, method)
     return METHODS[method](key, log_weight, num_draws)
+
+
+def merge_copies(
+    x: Float[np.ndarray, "draw dim"], log_weight: Float[np.ndarray, " draw"]
+) -> tuple[Int[np.ndarray, " distinct"], Float[np.ndarray, " distinct"]]:
+    """Return which draws of positive weight are distinct, each with the log weight of all of its copies."""
+    inside = np.flatnonzero(log_weight > -np.inf)
+    _, first, copy = np.unique(x[inside], axis=0, return_index=True, return_inverse=True)
+    together = np.full(len(first), -np.inf)
+    np.logaddexp.at(together, copy.ravel(), log_weight[inside])
+    return inside[first], together

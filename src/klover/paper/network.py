@@ -3,8 +3,9 @@ r"""The squared error of the network :math:`v^\top\mathrm{relu}(Ux+a)+b` and its
 XLA writes the hidden layer, rows by units for each draw, to memory and reads it again, several times where a gradient
 is asked for, and that is where its time goes. These kernels write neither it nor the residuals: a program has one draw
 and one part of the rows, and ``vmap`` makes a grid of programs. What only fills up is masked and not padded, since a
-fit of few draws waits for the launch of each kernel. On one H200 200 steps on Boston with 100 draws of 20 splits take
-19 ms by the forward KL (XLA's programs: 45 ms) and 43 ms by the reverse one, and those of one split 5.5 and 9.5 ms.
+fit of few draws waits for the launch of each kernel, and the whole flat position is read, since parts of it would be
+copied. On one H200 200 steps on Boston with 100 draws of 20 splits take 18 ms by the forward KL (XLA's programs: 45 ms)
+and 46 ms by the reverse one, and those of one split 5.1 and 8.4 ms.
 """
 
 import functools
@@ -18,7 +19,7 @@ from klover.kernels import call, parts, product
 from klover.paper.models import num_units
 from klover.typing import AnyArray, Float
 
-NUM_ROWS = 256
+NUM_ROWS = 128
 """Rows of one program."""
 
 
