@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 
 import jax
 import pytest
@@ -56,6 +57,17 @@ def test_the_paper_lists_what_it_can_do(capsys):
 def test_bad_input_to_the_paper_is_named(tmp_path, capsys, arguments, expected):
     assert cli.main(["paper", *arguments, "--out", str(tmp_path / "none")]) == 2
     assert expected in capsys.readouterr().err
+
+
+def test_a_killed_process_of_the_paper_is_told_in_words(monkeypatch, capsys):
+    from klover.cli import paper
+
+    def killed(options):
+        raise BrokenProcessPool("A process in the process pool was terminated abruptly")
+
+    monkeypatch.setattr(paper, "_all", killed)
+    assert cli.main(["paper", "all"]) == 1
+    assert "what was finished is kept. Go on with --resume, and fewer --jobs." in capsys.readouterr().err
 
 
 def test_results_are_never_overwritten(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 from klover.cli.environment import set_up_jax
@@ -52,6 +53,13 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("\nInterrupted; what was finished is kept. Go on with --resume.", file=sys.stderr)
         return 130
+    except BrokenExecutor:
+        print(
+            "klover paper: a process was killed, perhaps for want of memory; what was finished is kept. Go on with "
+            "--resume, and fewer --jobs.",
+            file=sys.stderr,
+        )
+        return 1
 
 
 def _list(options: argparse.Namespace) -> int:
