@@ -61,6 +61,7 @@ def minimise(
         is_finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
         is_best = is_finite & (value < best_loss)
         best, best_loss = jnp.where(is_best, point, best), jnp.where(is_best, value, best_loss)
+        update: PyTree
         update, new_state = optimiser.update(gradient, state, point)
         point, state = jax.tree.map(
             lambda new, old: jnp.where(is_finite, new, old), (point + rates * update, new_state), (point, state)
