@@ -19,6 +19,7 @@ from klover.typing import AnyArray, Float
 FEWEST_DRAWS = 20
 """A component with fewer draws than these explains nothing but their noise."""
 LARGEST_MEAN = 0.5
+"""A mean of zero that is estimated to be larger than this says that the fit has failed."""
 
 
 def control(
