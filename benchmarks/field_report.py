@@ -91,7 +91,7 @@ def summary(caption: str, runs: list[dict]) -> Grid:
 
 
 def _multiple(value: float) -> str:
-    return f"{value:.2g} ×" if np.isfinite(value) else "–"
+    return f"{float(f'{value:.2g}'):g} ×" if np.isfinite(value) else "–"
 
 
 def task_grid(name: str, runs: list[dict]) -> Grid:
@@ -172,7 +172,7 @@ def draw_times(path: pathlib.Path, runs: list[dict]) -> pathlib.Path:
 
 
 def versions() -> str:
-    """Name the machine and the versions of the tools."""
+    """Name the machine and the versions of the tools; those of the report, since runs may come from elsewhere."""
     packages = "klover jax numpyro blackjax nutpie pymc pypmc nautilus-sampler dynesty".split()
     found = []
     for name in packages:
@@ -181,7 +181,7 @@ def versions() -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     machine = f"{platform.machine()}, Python {platform.python_version()}"
-    return f"{datetime.date.today()}; {machine}; {', '.join(found)}."
+    return f"Report of {datetime.date.today()} by {machine}; {', '.join(found)}."
 
 
 def write(folder: pathlib.Path) -> None:

@@ -62,10 +62,9 @@ def minimise(
         is_best = is_finite & (value < best_loss)
         best, best_loss = jnp.where(is_best, point, best), jnp.where(is_best, value, best_loss)
         update: PyTree
-        update, new_state = optimiser.update(gradient, state, point)
-        point, state = jax.tree.map(
-            lambda new, old: jnp.where(is_finite, new, old), (point + rates * update, new_state), (point, state)
-        )
+        # A step that is not finite is not taken, and its gradient counts as zero in the moments.
+        update, state = optimiser.update(jnp.where(is_finite, gradient, 0.0), state, point)
+        point = jnp.where(is_finite, point + rates * update, point)
         return (point, state, best, best_loss, has_failed | ~is_finite), value
 
     start = (begin, optimiser.init(begin), begin, jnp.array(jnp.inf, begin.dtype), jnp.array(False))
