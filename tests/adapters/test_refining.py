@@ -30,7 +30,7 @@ def test_weights_of_modes_that_pathfinder_gets_wrong():
 
 
 def test_a_mean_field_guide_of_a_correlated_posterior():
-    import numpyro
+    numpyro = pytest.importorskip("numpyro")
     from numpyro import distributions
     from numpyro.infer import SVI, Trace_ELBO
     from numpyro.infer.autoguide import AutoNormal
