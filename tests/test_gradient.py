@@ -127,3 +127,23 @@ def test_a_start_outside_the_support_is_returned_as_it_is(getkey):
     np.testing.assert_array_equal(params, start)
     assert descent.has_failed
     assert np.all(np.isnan(descent.loss))
+
+
+def test_a_failed_step_counts_as_a_gradient_of_zero(getkey):
+    key, rate, num_steps = getkey(), 0.1, 20
+    reached, descent = run_one(
+        key,
+        lambda key, x: jnp.where(jax.random.bernoulli(key, 0.3), jnp.nan, x**2),
+        jnp.array(1.0),
+        rate,
+        num_steps,
+        True,
+    )
+    optimiser, point = optax.adam(rate), jnp.array(1.0)
+    state = optimiser.init(point)
+    for step_key in jax.random.split(key, num_steps):
+        has_failed = jax.random.bernoulli(step_key, 0.3)
+        update, state = optimiser.update(jnp.where(has_failed, 0.0, 2 * point), state)
+        point = jnp.where(has_failed, point, point + update)
+    assert 0 < jnp.sum(jnp.isnan(descent.loss)) < num_steps
+    np.testing.assert_allclose(reached, point, rtol=1e-10)
