@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import klover
-from klover import boosting, em
+from klover.boosting import boost
+from klover.boosting.settings import Settings
+from klover.fitting import em
 from klover.paper import simulations
 
 jax.config.update("jax_enable_x64", True)
@@ -28,13 +30,13 @@ REVERSE |= {"learning_rate_location": 0.1, "learning_rate_scale": 0.1, "num_step
 
 
 def curve(seed, target, first, num_components, **choices):
-    settings = klover.Settings.of(num_components=num_components, **choices)
+    settings = Settings.of(num_components=num_components, **choices)
     key_first, key_rounds = jax.random.split(jax.random.key(seed))
-    start = boosting.compiled_init if isinstance(first, str) else boosting.compiled_init_given
+    start = boost.compiled_init if isinstance(first, str) else boost.compiled_init_given
     state, _ = start(key_first, target, settings, first)
     values = [simulations.forward_kl_by_quadrature(target, state.mixture, -LIMIT, LIMIT)]
     for number in range(1, num_components):
-        state, _ = boosting.compiled_step(jax.random.fold_in(key_rounds, number), state, target, settings)
+        state, _ = boost.compiled_step(jax.random.fold_in(key_rounds, number), state, target, settings)
         values.append(simulations.forward_kl_by_quadrature(target, state.mixture, -LIMIT, LIMIT))
     return np.array(values)
 

@@ -68,15 +68,15 @@ def sizes(target) -> dict[str, int]:
     """Count the instructions of the programs of the target."""
     import numpy as np
 
-    from klover import evaluation
+    from klover.targets import evaluator
 
     def count(program, num_points):
         text = program.lower(target, np.zeros((num_points, DIM), target.start.dtype)).compile().as_text()
         return sum(" = " in line for line in text.splitlines())
 
     return {
-        "_values": count(evaluation._values, evaluation.VALUE_BLOCK),
-        "_values_and_gradients": count(evaluation._values_and_gradients, evaluation.GRADIENT_BLOCKS[0]),
+        "_values": count(evaluator._values, evaluator.VALUE_BLOCK),
+        "_values_and_gradients": count(evaluator._values_and_gradients, evaluator.GRADIENT_BLOCKS[0]),
     }
 
 

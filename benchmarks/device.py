@@ -17,7 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import klover
-from klover import boosting, em, psis
+from klover.boosting import boost
+from klover.boosting.settings import Settings
+from klover.fitting import em
+from klover.importance import psis
 
 NUM_TIMINGS = 5
 
@@ -86,13 +89,13 @@ def small_fits(num_fits: int) -> None:
     stacked = jax.vmap(lambda centre: klover.Target(functools.partial(log_density, centre), np.zeros(3, "float32")))(
         centres
     )
-    settings = klover.Settings.of(fitter="em", newcomer="gain", family="student", num_components=3, update="all")
+    settings = Settings.of(fitter="em", newcomer="gain", family="student", num_components=3, update="all")
 
     def fit(key, target):
         key_first, key_rounds = jax.random.split(key)
-        state, info = boosting.init(key_first, target, settings, "forward")
+        state, info = boost.init(key_first, target, settings, "forward")
         for number in range(1, settings.num_components):
-            state, info = boosting.step(jax.random.fold_in(key_rounds, number), state, target, settings)
+            state, info = boost.step(jax.random.fold_in(key_rounds, number), state, target, settings)
         return info
 
     keys = jax.random.split(jax.random.key(0), num_fits)

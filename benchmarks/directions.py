@@ -17,11 +17,11 @@ import pathlib
 
 import jax
 import numpy as np
-import targets
 
 import klover
-from klover import psis
-from klover.importance import normalise
+import targets
+from klover.importance import psis
+from klover.importance.ratios import normalise
 
 NUM_STEPS, NUM_DRAWS_PER_STEP = 1000, 100
 CHOICES = {

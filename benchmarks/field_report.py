@@ -8,12 +8,12 @@ import platform
 
 import matplotlib.pyplot as plt
 import numpy as np
-import targets
 from field import is_wrong, read
 
-from klover import html
+import targets
 from klover.paper.figures import DPI, FORWARD, REVERSE, STUDENT, STYLE, TARGET
 from klover.paper.grids import Grid, format_number, markdown_grid, median
+from klover.results import html
 
 OUTCOMES = {
     "right": FORWARD,

@@ -16,10 +16,10 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import targets
 from scipy.stats import norm
 from sklearn.mixture import GaussianMixture
 
+import targets
 from klover.paper import datasets, models
 
 jax.config.update("jax_enable_x64", True)

@@ -41,9 +41,8 @@ def run_one(name: str, seed: int) -> dict:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    import targets
-
     import klover
+    import targets
 
     problem = targets.PROBLEMS[name]()
     fit = klover.refine(jax.random.key(seed), problem.target)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import targets
 
 import klover
+import targets
 
 START_RADIUS = 2.0
 NUM_TRIALS, NUM_TRIAL_DRAWS, LARGEST_SCATTER = 20, 4000, 0.04

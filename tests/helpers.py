@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from klover import Diagonal, Full, LowRank, Target
+from klover import Target
+from klover.mixtures.scale import Diagonal, Full, LowRank
 
 
 def needs(*libraries: str) -> pytest.MarkDecorator:

@@ -72,7 +72,7 @@ def judge_chains(x: np.ndarray, num_divergent: int) -> str:
 
 def judge_weights(log_ratio: np.ndarray) -> tuple[np.ndarray, str]:
     """Smooth log ratios, and say what the Pareto diagnostic says."""
-    from klover import psis
+    from klover.importance import psis
 
     log_weight, pareto_k = psis.smooth(np.asarray(log_ratio))
     return np.asarray(log_weight), f"k {float(pareto_k):.2f}" if not pareto_k < 0.7 else ""

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 
 import klover
+from klover.boosting.settings import Settings
 from peers import Answer
 
 SETTINGS = {"default": {}, "tuned": {"num_components": 10, "num_steps": 2000}}
@@ -12,7 +13,7 @@ NUM_DRAWS = 10_000
 
 def prepare(task, **setting):
     choices = {"divergence": "reverse", "num_components": 3, "num_steps": 1000} | setting
-    settings = klover.Settings.of(**choices)
+    settings = Settings.of(**choices)
     num_gradients = settings.num_components * settings.num_steps * settings.num_draws_per_step
 
     def solve(seed):

@@ -3,76 +3,58 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from klover.diagnostics import Verdict
-from klover.families import Components, Family
-from klover.fit import Fit, Summary, load
-from klover.frontend import FrontEnd
-from klover.importance import WeightedDraws, sample_importance
-from klover.initialisation import diffuse
-from klover.mixture import Mixture
-from klover.refinement import refine
-from klover.settings import Settings
-from klover.spreads import Diagonal, Full, LowRank
-from klover.state import RoundInfo
-from klover.status import Status
-from klover.target import Target, TargetCheck
+from klover.importance.draws import WeightedDraws
+from klover.mixtures.algebra import diffuse
+from klover.mixtures.components import Family
+from klover.mixtures.mixture import Mixture
+from klover.refinement.refine import refine
+from klover.results.fit import Fit, load
+from klover.targets.target import Target
+from klover.verdict.judge import Verdict
+from klover.verdict.status import Status
 
 if TYPE_CHECKING:
-    from klover.adapters.callback import from_callback
-    from klover.adapters.numpyro import from_numpyro
-    from klover.adapters.pymc import from_pymc
-    from klover.adapters.stan import from_stan
-    from klover.algorithm import VIAlgorithm, vi_algorithm
-    from klover.boosting import BoostInfo, BoostState, boost
-    from klover.comparison import Comparison, compare
+    from klover.boosting.blackjax import vi_algorithm
+    from klover.boosting.boost import boost
+    from klover.results import plots
+    from klover.results.comparison import compare
+    from klover.results.explanation import explain
+    from klover.targets.adapters.callback import from_callback
+    from klover.targets.adapters.numpyro import from_numpyro
+    from klover.targets.adapters.pymc import from_pymc
+    from klover.targets.adapters.stan import from_stan
 
 __all__ = [
-    "BoostInfo",
-    "BoostState",
-    "Comparison",
-    "Components",
-    "Diagonal",
     "Family",
     "Fit",
-    "FrontEnd",
-    "Full",
-    "LowRank",
     "Mixture",
-    "RoundInfo",
-    "Settings",
     "Status",
-    "Summary",
     "Target",
-    "TargetCheck",
-    "VIAlgorithm",
     "Verdict",
     "WeightedDraws",
     "boost",
     "compare",
     "diffuse",
+    "explain",
     "from_callback",
     "from_numpyro",
     "from_pymc",
     "from_stan",
     "load",
+    "plots",
     "refine",
-    "sample_importance",
     "vi_algorithm",
 ]
 
-
 _LATER = {
-    "BoostInfo": "boosting",
-    "BoostState": "boosting",
-    "Comparison": "comparison",
-    "VIAlgorithm": "algorithm",
-    "boost": "boosting",
-    "compare": "comparison",
-    "from_callback": "adapters.callback",
-    "from_numpyro": "adapters.numpyro",
-    "from_pymc": "adapters.pymc",
-    "from_stan": "adapters.stan",
-    "vi_algorithm": "algorithm",
+    "boost": "boosting.boost",
+    "compare": "results.comparison",
+    "explain": "results.explanation",
+    "from_callback": "targets.adapters.callback",
+    "from_numpyro": "targets.adapters.numpyro",
+    "from_pymc": "targets.adapters.pymc",
+    "from_stan": "targets.adapters.stan",
+    "vi_algorithm": "boosting.blackjax",
 }
 """What :func:`refine` does not need is imported where it is first asked for: a quarter of the time to import klover."""
 
@@ -80,6 +62,8 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(importlib.import_module(f"klover.{_LATER[name]}"), name)
+    if name == "plots":
+        return importlib.import_module("klover.results.plots")
     if name == "__version__":
         # The metadata machinery costs time too.
         from importlib.metadata import version

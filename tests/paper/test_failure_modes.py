@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from helpers import needs
-from klover.arrays import logsumexp
-from klover.evaluation import Evaluator
+from klover.base.arrays import logsumexp
 from klover.paper import adaptive, failure_modes, samplers, simulations
+from klover.targets.evaluator import Evaluator
 
 pytestmark = needs("blackjax")
 

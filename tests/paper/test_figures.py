@@ -8,9 +8,10 @@ import pytest
 
 import klover
 from helpers import needs
-from klover.boosting import BoostState
+from klover.boosting.boost import BoostState
+from klover.boosting.settings import Settings
+from klover.boosting.sources import Draws
 from klover.paper import curves, figures, simulations
-from klover.sources import Draws
 
 pytestmark = needs("matplotlib")
 
@@ -19,7 +20,7 @@ pytestmark = needs("matplotlib")
 def small(monkeypatch):
     """Make the runs small: few components, draws and steps, and coarse grids."""
     for name, settings in vars(curves).copy().items():
-        if isinstance(settings, klover.Settings):
+        if isinstance(settings, Settings):
             chosen = {"num_components": min(settings.num_components, 3), "num_draws": min(settings.num_draws, 2000)}
             chosen["num_steps"] = min(settings.num_steps or 0, 200 if settings.divergence == "reverse" else 5)
             monkeypatch.setattr(curves, name, dataclasses.replace(settings, **chosen))

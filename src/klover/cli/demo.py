@@ -18,7 +18,7 @@ def run_demo(out: Path, seed: int) -> int:
     import numpy as np
 
     from klover.paper import datasets, gibbs, models
-    from klover.reports import comparison_figure
+    from klover.results.report import comparison_figure
 
     dataset = datasets.load(DEMO_DATASET)
     split = datasets.split(dataset, DEMO_SPLIT)
@@ -54,7 +54,7 @@ def _fit(title: str, key, target, num_components: int, **choices):
     """Fit with a progress bar, one tick a component."""
     from tqdm import tqdm
 
-    from klover.boosting import boost
+    from klover.boosting.boost import boost
 
     with tqdm(total=num_components, desc=f"{title:<36}", unit="component", file=sys.stdout) as bar:
 

@@ -13,7 +13,7 @@ def run(place: Path) -> int:
         print(f"klover explain: {path} does not exist. Make a fit first: klover fit MODEL --out DIR.", file=sys.stderr)
         return BAD_INPUT
     import klover
-    from klover.explanations import explain
+    from klover.results.explanation import explain
 
     try:
         fit = klover.load(path)

@@ -15,8 +15,8 @@ from klover.cli.environment import set_up_jax
 from klover.cli.models import ModelError, errors_in, load_target, split
 
 if TYPE_CHECKING:
-    from klover.fit import Fit
-    from klover.target import Target
+    from klover.results.fit import Fit
+    from klover.targets.target import Target
 
 TRUSTED, BAD_INPUT, REFUSED, INTERRUPTED = 0, 2, 3, 130
 FIT, CHECKPOINT = "fit.klover", "checkpoint.npz"
@@ -108,13 +108,13 @@ def parse_budget(text: str) -> int | datetime.timedelta:
 def read_start(path: Path, target: "Target") -> Any:
     """Read draws to begin with: a fit of klover's, or the posterior in an ArviZ file."""
     import klover
-    from klover import extras
+    from klover.base import optional
 
     if not path.is_file():
         raise ValueError(f"--start names {path}, which does not exist.")
     if path.suffix == ".klover":
         return klover.load(path)
-    xarray = extras.xarray()
+    xarray = optional.xarray()
     try:
         with xarray.open_datatree(path, engine="h5netcdf") as tree:
             start = tree.load()
@@ -130,14 +130,14 @@ def read_start(path: Path, target: "Target") -> Any:
 
 def write(folder: Path, fit: "Fit", title: str, command: str) -> dict[str, Path]:
     """Write all that a folder is to hold, and return the files by what they are; say what a missing library costs."""
-    from klover import reports
+    from klover.results import report
 
     files = {"fit": folder / FIT, "table": folder / "summary.csv"}
     fit.save(files["fit"])
     fit.summary().to_csv(files["table"])
     wanted: dict[str, tuple[Path, Callable[[Path], object]]] = {
         "draws": (folder / "draws.nc", lambda path: fit.to_datatree().to_netcdf(path, engine="h5netcdf")),
-        "report": (folder / "report.html", lambda path: reports.write_report(path, fit, title, command)),
+        "report": (folder / "report.html", lambda path: report.write_report(path, fit, title, command)),
     }
     for name, (path, make) in wanted.items():
         try:

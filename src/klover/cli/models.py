@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from klover.target import Target
+    from klover.targets.target import Target
 
 DATA = (".json", ".csv", ".npz")
 NUM_FRAMES = 3

@@ -6,8 +6,8 @@ import sys
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
+from klover.base.checks import check_choice, check_count
 from klover.cli.environment import set_up_jax
-from klover.validation import check_choice, check_count
 
 FIGURES = ("kl-comparison", "cauchy-boosting", "cauchy-logpdf", "gmm20-residual", "gmm20-moments")
 

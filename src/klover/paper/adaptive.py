@@ -13,12 +13,12 @@ leaves enough effective draws, in the manner of Koblents & Míguez (2015).
 
 import numpy as np
 
-from klover.arrays import logsumexp
-from klover.evaluation import Evaluator
-from klover.families import Family
-from klover.importance import effective_sample_size, normalise
-from klover.mixture import Mixture
-from klover.typing import Float
+from klover.base.arrays import logsumexp
+from klover.base.shapes import Float
+from klover.importance.ratios import effective_sample_size, normalise
+from klover.mixtures.components import Family
+from klover.mixtures.mixture import Mixture
+from klover.targets.evaluator import Evaluator
 
 FAMILY = Family("student", "full", df=3.0)
 DRAWS_PER_PARAMETER = 5

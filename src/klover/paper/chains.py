@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from klover import extras
-from klover.target import Target
-from klover.typing import AnyArray, Float, Key
+from klover.base import optional
+from klover.base.shapes import AnyArray, Float, Key
+from klover.targets.target import Target
 
 LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
 
@@ -46,7 +46,7 @@ def hamiltonian(
     step_size
         Where the adaptation begins; with ``num_adapted=0`` the step size of all steps.
     """
-    blackjax = extras.blackjax()
+    blackjax = optional.blackjax()
     kernel = blackjax.mcmc.hmc.build_kernel()
     begin, update, _ = blackjax.adaptation.step_size.dual_averaging_adaptation(ACCEPTANCE)
     masses = jnp.ones(position.shape[0], position.dtype)
@@ -89,7 +89,7 @@ def no_u_turn(
     max_num_doublings: int,
 ) -> Float[AnyArray, "draw dim"]:
     """Run NUTS, with Stan's windows to adapt the step size and the diagonal masses."""
-    blackjax = extras.blackjax()
+    blackjax = optional.blackjax()
     warmup = blackjax.window_adaptation(
         blackjax.nuts,
         log_density,
@@ -119,4 +119,4 @@ def _collect(
 def effective_draws(x: Float[AnyArray, "chain draw dim"]) -> Float[AnyArray, ""]:
     """Smallest effective number of draws over all coordinates, between and within chains."""
     halves = x.reshape(2 * x.shape[0], -1, x.shape[-1])
-    return jnp.min(extras.blackjax().diagnostics.effective_sample_size(halves))
+    return jnp.min(optional.blackjax().diagnostics.effective_sample_size(halves))

@@ -15,15 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover import boosting, em, sources
-from klover.boosting import BoostState
-from klover.importance import normalise
-from klover.initialisation import diffuse
-from klover.mixture import Mixture
+from klover.base.shapes import AnyArray, Float, Key
+from klover.boosting import boost, sources
+from klover.boosting.boost import BoostState
+from klover.boosting.settings import Settings
+from klover.fitting import em
+from klover.importance.ratios import normalise
+from klover.mixtures.algebra import diffuse
+from klover.mixtures.mixture import Mixture
 from klover.paper import simulations
-from klover.settings import Settings
-from klover.target import Target
-from klover.typing import AnyArray, Float, Key
+from klover.targets.target import Target
 
 Box = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -64,7 +65,7 @@ def boosted(seeds: range, target: Target, box: Box, settings: Settings) -> list[
     cover = diffuse(*box, family=settings.family)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     state = jax.jit(jax.vmap(lambda key: _begin(key, target, cover, settings)))(keys)
-    grow = jax.jit(jax.vmap(lambda key, state: boosting.step(key, state, target, settings)[0]))
+    grow = jax.jit(jax.vmap(lambda key, state: boost.step(key, state, target, settings)[0]))
     states = [state]
     for number in range(1, settings.num_components):
         states.append(grow(jax.vmap(lambda key: jax.random.fold_in(key, number))(keys), states[-1]))  # noqa: B023
@@ -75,7 +76,7 @@ def _begin(key: Key[jax.Array, ""], target: Target, cover: Mixture, settings: Se
     """Fit the first component by the divergence of the settings, and keep the cover as the anchor of later rounds."""
     key_init, key_fit, key_draw = jax.random.split(key, 3)
     if settings.divergence == "reverse":
-        state, _ = boosting.init(key_init, target, settings, "reverse")
+        state, _ = boost.init(key_init, target, settings, "reverse")
         return dataclasses.replace(state, anchor=cover)
     mixture = _fit_first(key_fit, target, cover, settings).with_capacity(settings.num_components)
     return BoostState(mixture, sources.draw_previous(key_draw, target, mixture, settings.num_draws), cover)

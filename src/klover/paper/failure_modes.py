@@ -39,10 +39,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from klover.base.checks import check_choice
+from klover.base.shapes import Float
 from klover.paper import samplers, simulations
-from klover.target import Target
-from klover.typing import Float
-from klover.validation import check_choice
+from klover.targets.target import Target
 
 METHODS = tuple(samplers.METHODS)
 REFERENCE_SCALE = 5.0

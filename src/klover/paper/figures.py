@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from klover import extras
+from klover.base import optional
+from klover.boosting.settings import Settings
 from klover.paper import curves, simulations
-from klover.settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +76,7 @@ def draw(name: str, out: Path, seed: int = 0, num_seeds: int = 20) -> list[Path]
         raise ValueError(f"there is no figure {name!r}; the figures are {', '.join(FIGURES)}.")
     if num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, but {num_seeds} came. The paper's figures use 20.")
-    plt = extras.pyplot()
+    plt = optional.pyplot()
     with plt.rc_context(STYLE):
         figure, numbers = FIGURES[name](seed, num_seeds)
         try:
@@ -113,7 +113,7 @@ def kl_comparison(seed: int, num_seeds: int) -> "tuple[Figure, Numbers]":
     target, (lower, upper) = simulations.two_modes(), curves.TARGETS["two modes"][1]
     grid = np.linspace(lower[0], upper[0], 601)
     density = np.exp(np.asarray(target.log_prob(grid[:, None])))
-    figure, panels = extras.pyplot().subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    figure, panels = optional.pyplot().subplots(1, 2, figsize=(9, 3.6), sharey=True)
     numbers: Numbers = {"x": grid.tolist(), "p": density.tolist()}
     cases = (("reverse", curves.ONE_REVERSE, "KL(q‖p)", REVERSE), ("forward", curves.ONE_FORWARD, "KL(p‖q)", FORWARD))
     for axes, (name, settings, symbol, colour) in zip(panels, cases, strict=True):
@@ -140,7 +140,7 @@ def kl_comparison(seed: int, num_seeds: int) -> "tuple[Figure, Numbers]":
 def cauchy_boosting(seed: int, num_seeds: int) -> "tuple[Figure, Numbers]":
     """Draw KL(p‖q_K) against K on the cut Cauchy density (``fig:boosting_benefit``)."""
     target, limit = simulations.cauchy(), simulations.CAUCHY_LIMIT
-    figure, axes = extras.pyplot().subplots(figsize=(7, 4.4))
+    figure, axes = optional.pyplot().subplots(figsize=(7, 4.4))
     numbers: Numbers = {}
     cases = (
         ("reverse, Gaussians", curves.CAUCHY_REVERSE, REVERSE, "s"),
@@ -175,7 +175,7 @@ def cauchy_logpdf(seed: int, num_seeds: int) -> "tuple[Figure, Numbers]":
     states = curves.runs("cauchy", curves.CAUCHY_FORWARD, range(seed, seed + num_seeds))
     grid = np.sinh(np.linspace(-np.arcsinh(limit), np.arcsinh(limit), 401))
     log_p = np.asarray(target.log_prob(grid[:, None]))
-    figure, panels = extras.pyplot().subplots(1, len(LOGPDF_ROUNDS), figsize=(11, 3.8), sharey=True)
+    figure, panels = optional.pyplot().subplots(1, len(LOGPDF_ROUNDS), figsize=(11, 3.8), sharey=True)
     numbers: Numbers = {"x": grid.tolist(), "log p": log_p.tolist()}
     for axes, number in zip(panels, LOGPDF_ROUNDS, strict=True):
         mixture = curves.one_of(states[number - 1].mixture, 0)
@@ -206,7 +206,7 @@ def gmm20_residual(seed: int, num_seeds: int) -> "tuple[Figure, Numbers]":
     axis = np.linspace(0.0, 10.0, RESIDUAL_GRID)
     points = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     log_p = np.asarray(simulations.twenty_modes().log_prob(points))
-    figure, panels = extras.pyplot().subplots(1, len(RESIDUAL_ROUNDS), figsize=(13, 3.7), sharey=True)
+    figure, panels = optional.pyplot().subplots(1, len(RESIDUAL_ROUNDS), figsize=(13, 3.7), sharey=True)
     numbers: Numbers = {"axis": axis.tolist()}
     for axes, number in zip(panels, RESIDUAL_ROUNDS, strict=True):
         mixture = curves.one_of(states[number - 1].mixture, 0)
@@ -241,7 +241,7 @@ def gmm20_residual(seed: int, num_seeds: int) -> "tuple[Figure, Numbers]":
 
 def gmm20_moments(seed: int, num_seeds: int) -> "tuple[Figure, Numbers]":
     """Draw KL(p‖q_K) and squared errors of the first two moments against K, twenty-mode mixture (``fig:20mog_res``)."""
-    figure, (left, *moments) = extras.pyplot().subplots(1, 3, figsize=(13, 4.0))
+    figure, (left, *moments) = optional.pyplot().subplots(1, 3, figsize=(13, 4.0))
     numbers: Numbers = {}
     cases = (("reverse", curves.MODES_REVERSE, REVERSE), ("forward", curves.MODES_FORWARD, FORWARD))
     forward_kl = jax.jit(jax.vmap(curves.twenty_mode_forward_kl))

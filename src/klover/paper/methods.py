@@ -14,16 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover import boosting, escalation, newcomer, psis, sources
-from klover.importance import normalise
-from klover.mixture import Mixture
+from klover.base.shapes import AnyArray, Float, Int, Key
+from klover.boosting import boost, newcomer, sources
+from klover.boosting.settings import Settings
+from klover.fitting.simplex import forward_weights
+from klover.importance import psis
+from klover.importance.ratios import normalise
+from klover.mixtures.mixture import Mixture
 from klover.paper import chains
 from klover.paper.problems import Problem, Scores, score_equal, score_weighted
-from klover.refinement import refine
-from klover.settings import Settings
-from klover.target import Target, evaluate
-from klover.typing import AnyArray, Float, Int, Key
-from klover.weights import forward_weights
+from klover.refinement import escalation
+from klover.refinement.refine import refine
+from klover.targets.target import Target, evaluate
 
 NUM_DRAWS = 6000
 """Draws of the final mixture, and of all chains together (appendix "Hyperparameters")."""
@@ -68,10 +70,10 @@ def boosted(
     ``num_components`` may be traced, and smaller than that of the settings: two and three components are one program.
     """
     key_first, key_rounds, key_draws = jax.random.split(key, 3)
-    state, _ = boosting.init(key_first, target, settings, first)
+    state, _ = boost.init(key_first, target, settings, first)
 
     def grow(number, state):
-        return boosting.step(jax.random.fold_in(key_rounds, number), state, target, settings)[0]
+        return boost.step(jax.random.fold_in(key_rounds, number), state, target, settings)[0]
 
     if settings.num_components > 1:
         state = jax.lax.fori_loop(1, num_components, grow, state)
@@ -96,7 +98,7 @@ def boosted_by_chains(
     """
     key_first, key_rounds, key_draws = jax.random.split(key, 3)
     reverse = dataclasses.replace(settings, divergence="reverse")
-    state, _ = boosting.init(key_first, target, reverse, "reverse")
+    state, _ = boost.init(key_first, target, reverse, "reverse")
     mixture = state.mixture
     for number in range(1, settings.num_components):
         key_chains, key_weights = jax.random.split(jax.random.fold_in(key_rounds, number))

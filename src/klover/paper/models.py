@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from klover.base.shapes import AnyArray, Float
 from klover.paper.datasets import Split
-from klover.target import Target
-from klover.typing import AnyArray, Float
+from klover.targets.target import Target
 
 GAMMA_SHAPE, GAMMA_RATE = 1.0, 0.1
 PRIOR_DF = 2.0

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from klover.kernels import call, parts, product
+from klover.base.kernels import call, parts, product
+from klover.base.shapes import AnyArray, Float
 from klover.paper.models import num_units
-from klover.typing import AnyArray, Float
 
 NUM_ROWS = 128
 """Rows of one program."""

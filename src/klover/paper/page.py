@@ -4,9 +4,9 @@ import json
 import shlex
 from pathlib import Path
 
-from klover import html
 from klover.paper.grids import Grid, Table
 from klover.paper.tables import TITLES, build, read
+from klover.results import html
 
 COMMANDS = {
     "tables": "klover paper all --out {folder}",

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover import psis
-from klover.importance import effective_sample_size, normalise
+from klover.base.checks import check_choice
+from klover.base.shapes import AnyArray, Float, record
+from klover.importance import psis
+from klover.importance.ratios import effective_sample_size, normalise
 from klover.paper import datasets, models
-from klover.target import Target
-from klover.typing import AnyArray, Float, record
-from klover.validation import check_choice
+from klover.targets.target import Target
 
 Scores = dict[str, Float[AnyArray, " split"]]
 """``log_of_mean``, ``mean_of_logs``, the same with ``_is`` by importance weights, ``pareto_k``, ``ess``."""

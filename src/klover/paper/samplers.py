@@ -13,18 +13,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover import extras, psis
-from klover.boosting import compiled_init, compiled_init_given, compiled_step
-from klover.evaluation import Evaluator
-from klover.families import Family
-from klover.initialisation import diffuse
-from klover.mixture import Mixture
+from klover.base import optional
+from klover.base.shapes import Float, Int, Key
+from klover.boosting.boost import compiled_init, compiled_init_given, compiled_step
+from klover.boosting.settings import Settings
+from klover.importance import psis
+from klover.mixtures.algebra import diffuse
+from klover.mixtures.components import Family
+from klover.mixtures.mixture import Mixture
 from klover.paper.adaptive import adaptive_importance, begin
-from klover.refinement import refine
-from klover.search import climb, precision
-from klover.settings import Settings
-from klover.target import Target
-from klover.typing import Float, Int, Key
+from klover.refinement.refine import refine
+from klover.search.climb import climb
+from klover.search.curvature import precision
+from klover.targets.evaluator import Evaluator
+from klover.targets.target import Target
 
 BUDGET = 100_000
 """Evaluations of the target, a gradient counting as one."""
@@ -185,7 +187,7 @@ def _run_chain(
     key: Key[jax.Array, ""], target: Target, start: Float[jax.Array, " dim"], algorithm: str
 ) -> tuple[Float[jax.Array, "draw dim"], Int[jax.Array, " draw"], Int[jax.Array, ""]]:
     """Return positions, the leapfrog steps that each took (0 once the budget is spent), and those of the warm-up."""
-    blackjax = extras.blackjax()
+    blackjax = optional.blackjax()
     family, choices = getattr(blackjax, algorithm), {}
     if algorithm == "hmc":
         choices["num_integration_steps"] = NUM_LEAPFROGS

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.mixture import Mixture
-from klover.target import Target
-from klover.typing import AnyArray, Float
+from klover.base.shapes import AnyArray, Float
+from klover.mixtures.mixture import Mixture
+from klover.targets.target import Target
 
 CAUCHY_LIMIT = 1000.0
 """KL(Cauchy‖Gaussian mixture) is infinite: the Cauchy density is cut here, and KL is integrated up to here."""

@@ -1,0 +1,183 @@
+r"""Where a new component begins.
+
+Fitting a component is not convex, so its start matters. Three ways:
+
+- ``"ascent"`` (the paper): the mean at a mode of the residual :math:`\log p-\log q_{i-1}`, by 400 gradient steps of one
+  point; standard deviations drawn from :math:`\mathrm N(0,\sigma^2)`. Where q has lighter tails than p the residual has
+  no mode: it rises without end, and the number of steps decides where the ascent stops.
+- ``"lbfgs"``: climb :math:`\log p` and the residual from several draws; covariance from the curvature of
+  :math:`\log p` at the top.
+- ``"gain"``: no gradients. Centres are draws picked by weight times positive residual, covariances are scaled copies of
+  the weighted covariance of all draws.
+
+The last two propose many candidates; :func:`choose` keeps the one that lowers the forward KL most on draws that did not
+propose it, over a grid of weights γ. Taking simply the largest gain (the steepest functional gradient) would favour
+spikes: on the draws that proposed it, a spike has an unbounded gain.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from klover.base.shapes import AnyArray, Float, Key
+from klover.fitting.adam import Rate
+from klover.importance import resampling
+from klover.importance.ratios import normalise
+from klover.mixtures.components import Components, Family
+from klover.mixtures.mixture import Mixture
+from klover.targets.target import Target
+
+NEWCOMERS = ("ascent", "lbfgs", "gain")
+ASCENT_STEPS = 400
+CLIMB_STEPS = 60
+NUM_CLIMBS = 8
+NUM_CENTRES = 48
+CANDIDATE_BATCH = 16
+SCALES = tuple(0.5**power for power in range(8))
+GAMMAS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9)
+
+
+def ascent(
+    log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]],
+    start: Float[AnyArray, " dim"],
+    learning_rate: Rate,
+    num_steps: int = ASCENT_STEPS,
+) -> Float[AnyArray, " dim"]:
+    """Climb by Adam, one point and one gradient a step; steps that are not finite are not taken."""
+    from klover.fitting.adam import minimise
+
+    params, _ = minimise(
+        jax.random.key(0),
+        lambda _, now: -log_density(now["x"]),
+        {"x": start},
+        {"x": learning_rate},
+        num_steps,
+        is_stochastic=False,
+    )
+    return params["x"]
+
+
+def climb(
+    log_density: Callable[..., Float[AnyArray, ""]],
+    starts: Float[AnyArray, "start dim"],
+    *arguments: Float[AnyArray, "start ..."],
+    num_steps: int = CLIMB_STEPS,
+) -> Float[AnyArray, "start dim"]:
+    """Climb from every start by L-BFGS; a climb that leaves the finite numbers returns its start.
+
+    Parameters
+    ----------
+    log_density
+        A function of a point and of one entry of each of ``arguments``.
+    starts
+        Where to begin.
+    *arguments
+        Further arguments, one entry for each start.
+    num_steps
+        Number of steps.
+    """
+    import optax
+
+    optimiser = optax.lbfgs()
+
+    def run(start, *own):
+        def loss(x):
+            value = log_density(x, *own)
+            return -jnp.where(jnp.isfinite(value), value, -jnp.finfo(value.dtype).max / 1e10)
+
+        def step(carry, _):
+            x, state = carry
+            value, gradient = optax.value_and_grad_from_state(loss)(x, state=state)
+            updates, state = optimiser.update(gradient, state, x, value=value, grad=gradient, value_fn=loss)
+            return (x + updates, state), None
+
+        (top, _), _ = jax.lax.scan(step, (start, optimiser.init(start)), None, length=num_steps)
+        is_better = jnp.all(jnp.isfinite(top)) & (loss(top) < loss(start))
+        return jnp.where(is_better, top, start)
+
+    return jax.vmap(run)(starts, *arguments)
+
+
+def curvature(
+    log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]], x: Float[AnyArray, " dim"]
+) -> Float[AnyArray, "dim dim"]:
+    """Covariance whose inverse is the negative Hessian, in absolute value and kept away from zero."""
+    hessian = jax.hessian(log_density)(x)
+    hessian = jnp.where(jnp.isfinite(hessian), hessian, 0.0)
+    values, vectors = jnp.linalg.eigh(-0.5 * (hessian + hessian.T))
+    size = jnp.maximum(jnp.abs(values), 1e-8 * jnp.maximum(jnp.max(jnp.abs(values)), 1e-8))
+    return (vectors / size) @ vectors.T
+
+
+def candidates_from_draws(
+    key: Key[jax.Array, ""],
+    family: Family,
+    x: Float[AnyArray, "draw dim"],
+    log_ratio: Float[AnyArray, " draw"],
+    log_residual: Float[AnyArray, " draw"],
+) -> Components:
+    """Propose components at draws picked by weight times positive residual log p - log q, in several sizes.
+
+    The residual is taken relative to its mean under p, so that "positive" does not depend on the constant of p.
+    """
+    log_weight = normalise(log_ratio)
+    weight = jnp.exp(log_weight)
+    inside = log_weight > -jnp.inf
+    log_residual = jnp.where(inside, log_residual, 0.0)
+    residual = log_residual - weight @ log_residual
+    score = log_weight + jnp.log(jnp.maximum(residual, 1e-6))
+    centres = x[resampling.stratified(key, score, NUM_CENTRES)]
+    delta = x - weight @ x
+    variance = jnp.maximum(weight @ delta**2, 1e-30)
+    if family.covariance == "full":
+        shape = delta.T @ (weight[:, None] * delta) + 1e-6 * jnp.diag(variance)
+    else:
+        shape = variance
+    sizes = jnp.asarray(SCALES, x.dtype) ** 2
+    location = jnp.repeat(centres, sizes.shape[0], axis=0)
+    scaled = sizes.reshape((-1,) + (1,) * shape.ndim) * shape
+    return family.components(location, jnp.tile(scaled, (NUM_CENTRES,) + (1,) * shape.ndim))
+
+
+def candidates_from_climbs(
+    family: Family, target: Target, previous: Mixture | None, starts: Float[AnyArray, "start dim"]
+) -> Components:
+    """Propose components at tops of log p, and of the residual, with the covariance that log p has there."""
+    if previous is None:
+        tops = climb(target.log_prob, starts)
+    else:
+        # One program climbs both: the switch multiplies log q by 0 or 1.
+        switch = jnp.repeat(jnp.array([0.0, 1.0], starts.dtype), starts.shape[0])
+        tops = climb(
+            lambda point, amount: target.log_prob(point) - amount * previous.log_prob(point),
+            jnp.concatenate([starts, starts]),
+            switch,
+        )
+    return family.components(tops, jax.vmap(lambda top: curvature(target.log_prob, top))(tops))
+
+
+def choose(
+    candidates: Components,
+    x: Float[AnyArray, "draw dim"],
+    log_weight: Float[AnyArray, " draw"],
+    log_q: Float[AnyArray, " draw"],
+) -> Mixture:
+    r"""Return the candidate, with its weight γ, that maximises :math:`\sum_sw_s\log(1-\gamma+\gamma f/q)`."""
+
+    def log_density(index):
+        return jax.tree.map(lambda leaf: leaf[index][None], candidates).log_prob(x)[0]
+
+    # A few at a time: all at once would take (candidates × draws × dim) numbers.
+    log_f = jax.lax.map(log_density, jnp.arange(candidates.df.shape[0]), batch_size=CANDIDATE_BATCH)
+    log_ratio = jnp.clip(log_f - log_q, -1e6, 1e6)
+    weight = jnp.exp(normalise(log_weight))
+
+    def improvement(gamma):
+        return jnp.logaddexp(jnp.log1p(-gamma), jnp.log(gamma) + log_ratio) @ weight
+
+    table = jax.lax.map(improvement, jnp.asarray(GAMMAS, x.dtype))
+    table = jnp.where(jnp.isnan(table), -jnp.inf, table)
+    which, best = jnp.unravel_index(jnp.argmax(table), table.shape)
+    chosen = jax.tree.map(lambda leaf: leaf[best][None], candidates)
+    return Mixture(chosen, jnp.log(jnp.asarray(GAMMAS, x.dtype))[which][None])

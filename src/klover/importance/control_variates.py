@@ -1,0 +1,48 @@
+r"""A control variate for the evidence: what the proposal's own components explain of the ratios.
+
+Under q itself the responsibility :math:`\rho_k=\lambda_kf_k/q` has the mean :math:`\lambda_k`, exactly. What a
+combination of them explains of the ratios r = p̂/q is then known without error, and only the rest is left to chance
+(Owen & Zhou 2000). With the least-squares coefficients b of :math:`r/\bar r` on them,
+
+.. math:: c_s=\sum_kb_k(\rho_k(\theta_s)-\lambda_k),\qquad \hat Z=\bar r\,\Big(1-\frac1S\sum_sc_s\Big).
+
+On the regressions of the paper and on its twenty modes the standard error of the log evidence is half of what it is
+without, as if there were four times the draws, and the errors of 120 answers agree with it. It cannot know of ratios
+that no draw has shown: on ten independent Cauchys true errors are 1.4 times the stated ones (without, 1.04 times a
+larger one).
+"""
+
+from klover.base.arrays import logsumexp, namespace, over_blocks
+from klover.base.linalg import solve_positive
+from klover.base.shapes import AnyArray, Float
+from klover.mixtures.mixture import Mixture
+
+FEWEST_DRAWS = 20
+"""A component with fewer draws than these explains nothing but their noise."""
+LARGEST_MEAN = 0.5
+"""A mean of zero that is estimated to be larger than this says that the fit has failed."""
+
+
+def control(
+    mixture: Mixture, x: Float[AnyArray, "draw dim"], log_q: Float[AnyArray, " draw"], log_p: Float[AnyArray, " draw"]
+) -> Float[AnyArray, " draw"]:
+    """Fit the control variate c at draws of a mixture; zero where it cannot be fitted."""
+    xp = namespace(x, log_q, log_p, mixture.log_weights)
+    num_draws = x.shape[0]
+    # Divided by the roots of their weights all have means of squares below one, and solving loses no digits.
+    root = xp.where(num_draws * mixture.weights >= FEWEST_DRAWS, xp.sqrt(mixture.weights), 0.0)[:, None]
+
+    def of_block(points, log_density):
+        return xp.exp(mixture.component_log_prob(points) - log_density)
+
+    # Of a slot that is not used the density may be anything.
+    relative = xp.concatenate(over_blocks(of_block, x, log_q), axis=1)
+    explaining = xp.where(root > 0, root * relative, 0.0)
+    log_ratio = log_p - log_q
+    total = logsumexp(log_ratio)
+    ratio = num_draws * xp.exp(log_ratio - xp.where(total > -xp.inf, total, 0.0))
+    ridge = xp.sqrt(xp.finfo(explaining.dtype).eps) * xp.eye(mixture.capacity, dtype=explaining.dtype)
+    product, right = explaining @ explaining.T / num_draws, explaining @ ratio / num_draws
+    coefficient = solve_positive(product + ridge, right[:, None])[:, 0]
+    found = coefficient @ (explaining - root)
+    return xp.where(xp.abs(xp.mean(found)) < LARGEST_MEAN, found, 0.0)

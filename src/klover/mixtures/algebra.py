@@ -1,0 +1,113 @@
+"""Mixtures made out of mixtures: joined, inflated, stretched, marginal; and from locations and covariances."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from klover.base.arrays import logsumexp
+from klover.base.linalg import cholesky
+from klover.base.shapes import AnyArray, Float
+from klover.mixtures.components import Components, Family
+from klover.mixtures.mixture import Mixture
+from klover.mixtures.scale import Diagonal, Full
+
+
+def join(first: Mixture, second: Mixture, share: float) -> Mixture:
+    """Return the mixture of two mixtures, the second with a share of the weight."""
+    components = jax.tree.map(lambda one, two: np.concatenate([one, two]), first.components, second.components)
+    log_weights = [first.log_weights + np.log1p(-share), second.log_weights + np.log(share)]
+    return Mixture(components, np.concatenate(log_weights))
+
+
+def take(mixture: Mixture, index: np.ndarray) -> Mixture:
+    """Return the mixture of some of the components, weights renormalised."""
+    log_weights = mixture.log_weights[index]
+    return Mixture(jax.tree.map(lambda leaf: leaf[index], mixture.components), log_weights - logsumexp(log_weights))
+
+
+FLATTENING = 0.3
+
+
+def inflate(mixture: Mixture, factor: float, df: float) -> Mixture:
+    """Return wider copies of all components, with tails at least as heavy as asked."""
+    components = mixture.components
+    wide = dataclasses.replace(components, spread=components.spread.inflated(factor), df=np.minimum(components.df, df))
+    return Mixture(wide, mixture.log_weights)
+
+
+def stretch(mixture: Mixture, factor: float, df: float) -> Mixture:
+    """Return copies that are longer along their longest axis, with tails at least as heavy as asked.
+
+    Lengths are measured in standard deviations of the whole mixture. A ridge goes on where its last component points:
+    draws of the longer copy follow it, while those of a copy that is wider in all directions miss it. Ends have little
+    weight, so weights are flattened.
+    """
+    components = mixture.components
+    if not isinstance(components.spread, Full):
+        return inflate(mixture, factor, df)
+    delta = components.location - mixture.mean()
+    covariance = components.spread.covariance()
+    scale = np.sqrt(mixture.weights @ (components.spread.variance() + delta**2))
+    values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
+    axis = scale * np.sqrt((factor**2 - 1) * values[:, -1:]) * vectors[:, :, -1]
+    spread = Full(cholesky(covariance + axis[:, :, None] * axis[:, None, :]))
+    long = dataclasses.replace(components, spread=spread, df=np.minimum(components.df, df))
+    log_weights = FLATTENING * mixture.log_weights
+    return Mixture(long, log_weights - logsumexp(log_weights))
+
+
+def mixture_of(
+    family: Family,
+    location: Float[AnyArray, "component dim"],
+    covariance: Float[AnyArray, "component dim *dim"],
+    df: Float[AnyArray, " component"],
+    weight: Float[AnyArray, " component"],
+) -> Mixture:
+    """Return a mixture of the family; variances instead of matrices give diagonal covariances in any case."""
+    if covariance.ndim == 3 and family.covariance == "diagonal":
+        covariance = np.diagonal(covariance, axis1=1, axis2=2)
+    spread = Full(cholesky(covariance)) if covariance.ndim == 3 else Diagonal(np.sqrt(covariance))
+    df = np.asarray(df, float) if family.tail == "student" else np.full(len(weight), np.inf)
+    return Mixture(Components(location, spread, df, family.tail), np.log(weight / np.sum(weight)))
+
+
+def marginal(mixture: Mixture, coordinates: Sequence[int]) -> Mixture:
+    """Return the mixture of some coordinates alone: a Student-t's marginal has the same degrees of freedom."""
+    chosen = list(coordinates)
+    components = mixture.components
+    spread = jax.tree.map(lambda leaf: np.asarray(leaf, float), components.spread)
+    if isinstance(spread, Full):
+        covariance = spread.covariance()[:, chosen][:, :, chosen]
+    else:
+        # Whole matrices of a thousand coordinates would fill the memory.
+        covariance = jax.tree.map(lambda leaf: leaf[:, chosen], spread).covariance()
+    part = Family(components.tail, "full").components(np.asarray(components.location, float)[:, chosen], covariance)
+    part = type(part)(part.location, part.spread, np.asarray(components.df, float), part.tail)
+    return Mixture(part, np.asarray(mixture.log_weights, float))
+
+
+def diffuse(
+    lower: Sequence[float] | AnyArray, upper: Sequence[float] | AnyArray, family: str | Family = "student"
+) -> Mixture:
+    """Return a mixture of one component that covers a box: its scales are 1.2 times the standard deviations of the box.
+
+    Parameters
+    ----------
+    lower, upper
+        The corners of the box.
+    family
+        Family of the component.
+    """
+    lower, upper = np.atleast_1d(np.asarray(lower, float)), np.atleast_1d(np.asarray(upper, float))
+    if lower.shape != upper.shape or lower.ndim != 1:
+        raise ValueError(
+            f"lower and upper must be vectors of one length, but shapes {lower.shape}, {upper.shape} came."
+        )
+    if not (np.isfinite(lower).all() and np.isfinite(upper).all() and (lower < upper).all()):
+        raise ValueError("lower must be below upper in every coordinate, and both finite.")
+    variance = (1.2 * (upper - lower)) ** 2 / 12
+    location = jnp.asarray(0.5 * (lower + upper))[None]
+    return Mixture.of(Family.parse(family).components(location, jnp.asarray(variance)[None]))

@@ -1,0 +1,131 @@
+"""The result of a fit: the mixture, how it grew, fresh weighted draws, the verdict, and a table for people."""
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from klover.base.shapes import Key
+from klover.importance.draws import WeightedDraws, sample_importance
+from klover.mixtures.mixture import Mixture
+from klover.results import datatree, files
+from klover.results.summary import summarise
+from klover.targets.target import Target
+from klover.verdict.judge import Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """A fitted proposal and what it says about the target.
+
+    Parameters
+    ----------
+    target
+        The target.
+    mixture
+        The final proposal q.
+    draws
+        Fresh draws of the final proposal with their weights (or particles, see :attr:`kind`); the verdict and the
+        summary rest on them.
+    history
+        What was measured after each round, by name: arrays with one entry a round.
+    verdict
+        Whether the answer is trusted, why, and what to do if not.
+    num_evaluations, evaluation_seconds
+        Evaluations of the target in all, and the seconds inside it (compilation included); None where they were not
+        counted.
+    settings
+        How the fit was made: the function, its choices, and the data of the key.
+    """
+
+    target: Target
+    mixture: Mixture
+    draws: WeightedDraws
+    history: dict[str, np.ndarray]
+    verdict: Verdict
+    num_evaluations: int | None = None
+    evaluation_seconds: float | None = None
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What the draws are: ``"importance"``, or ``"particles"`` where importance sampling cannot work."""
+        return self.draws.kind
+
+    @property
+    def log_evidence(self) -> float:
+        """Log of the evidence."""
+        return float(self.draws.log_evidence)
+
+    @property
+    def log_evidence_se(self) -> float:
+        """Standard error of the log evidence."""
+        return float(self.draws.log_evidence_se)
+
+    @property
+    def pareto_k(self) -> float:
+        """Tail index k̂ of the weights."""
+        return float(self.draws.pareto_k)
+
+    @property
+    def ess(self) -> float:
+        """Effective number of the fresh draws."""
+        return float(self.draws.ess)
+
+    def importance(self, key: Key[jax.Array, ""], num_draws: int) -> WeightedDraws:
+        """Draw more from the proposal, weighted by the target."""
+        return sample_importance(key, self.target, self.mixture, num_draws)
+
+    def summary(self) -> "Summary":
+        """Weighted mean, sd, interval, Monte Carlo error, ESS and k̂ of every quantity."""
+        return summarise(self.draws, self.verdict, int(self.mixture.num_components))
+
+    def to_datatree(
+        self, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False
+    ) -> Any:
+        """Return labelled results in ArviZ's groups, as an ``xarray.DataTree``.
+
+        As :func:`klover.results.datatree.to_datatree` of the draws; the verdict with reason and remedy, the number of
+        components and the settings (as JSON) are attributes too.
+        """
+        tree = datatree.to_datatree(self.draws, key, num_draws, predictive)
+        tree.attrs |= {
+            "verdict": "trusted" if self.verdict.trusted else "refused",
+            "verdict_status": self.verdict.status.name,
+            "verdict_reason": self.verdict.reason,
+            "verdict_remedy": self.verdict.remedy,
+            "num_components": int(self.mixture.num_components),
+            "settings": json.dumps(self.settings),
+        }
+        return tree
+
+    def to_arviz(self, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False) -> Any:
+        """Return :meth:`to_datatree` as the installed ArviZ has it: a DataTree, or InferenceData before ArviZ 1."""
+        return datatree.to_arviz(self.to_datatree(key, num_draws, predictive))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write all but the target's functions to one file, which :func:`klover.load` reads."""
+        files.save(path, self)
+
+    def __repr__(self) -> str:
+        """Return a one-line description."""
+        state = "trusted" if self.verdict.trusted else "refused"
+        return f"Fit(dim={self.target.dim}, num_components={int(self.mixture.num_components)}, {state})"
+
+
+def load(path: str | os.PathLike, target: Target | None = None) -> Fit:
+    """Read a fit that :meth:`Fit.save` has written.
+
+    Parameters
+    ----------
+    path
+        The file.
+    target
+        The target of the fit, built as before. Without it, what was stored can be read (draws, their constrained
+        positions, summary, verdict, history), and the log density cannot be evaluated. Constrained positions in
+        containers other than dicts, lists and tuples are then dicts by name.
+    """
+    return Fit(**files.load(path, target))

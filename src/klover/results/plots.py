@@ -1,0 +1,278 @@
+"""Pictures of a fit: each function draws on the Axes that it is given, and returns them.
+
+Coordinates are those of the flat, unconstrained space, in which the mixture and the weights live.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from klover.base.arrays import logsumexp
+from klover.base.checks import check_choice
+from klover.importance import psis
+from klover.mixtures.algebra import marginal
+from klover.results.fit import Fit
+from klover.results.summary import weighted_quantile
+from klover.targets.loaded import StoredTarget
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+POSTERIOR, REVERSE, FORWARD = "#9a9a9a", "#d1495b", "#1f6f9f"
+DIVERGING = "RdBu_r"
+LEVELS = (0.5, 0.95)
+REGION = (0.005, 0.995)
+MARGIN = 0.3
+MOST_POINTS = 2000
+SMALLEST_WEIGHT = 0.005
+NUM_HEAVIEST = 10
+SMALLEST_LOG_RATIO = -6.0
+MANY_DECADES = 1e3
+NUM_BARS = 40
+NUM_CELLS = 32
+FEWEST_IN_CELL = 5
+LARGEST_RESIDUAL = 2.0
+LOWEST = -50.0
+HISTORY = {
+    "ess_share": "effective share of the draws",
+    "pareto_k": "Pareto k̂",
+    "num_components": "components",
+    "log_evidence": "log evidence",
+}
+"""What :func:`plot_history` shows, and what its axis is called."""
+
+
+def tidy(axes: "Axes", title: str = "", xlabel: str = "", ylabel: str = "") -> "Axes":
+    """Give Axes the look that all pictures share."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, fontsize=11)
+    axes.set_xlabel(xlabel, fontsize=10)
+    axes.set_ylabel(ylabel, fontsize=10)
+    axes.tick_params(labelsize=9)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9)
+    return axes
+
+
+def _set_log_scale(axes: "Axes") -> None:
+    """Make the horizontal axis logarithmic, with labels that can be read where it spans less than a decade, too."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    lower, upper = axes.get_xlim()
+    if upper / lower < MANY_DECADES:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def label_of(fit: Fit, coordinate: int) -> str:
+    """Name a flat coordinate, and say so where it is not on the scale that a person reads."""
+    target, x = fit.target, np.asarray(fit.draws.x[:8], float)
+    if isinstance(target, StoredTarget):
+        same = np.isclose(target.values[:8], x[:, [coordinate]]).all(0)
+        return target.names[int(np.argmax(same))] if same.any() else f"coordinate {coordinate}"
+    name = target.coordinate_name(coordinate)
+    if name not in target.names:
+        return name
+    read = np.asarray(target.flat_position(x), float)[:, target.names.index(name)]
+    return name if np.allclose(read, x[:, coordinate]) else f"{name} (unconstrained)"
+
+
+def window_of(fit: Fit, coordinate: int) -> tuple[float, float]:
+    """Return ends of an axis between which nearly all of the posterior lies, or else of the proposal's draws."""
+    x = np.asarray(fit.draws.x, float)[:, [coordinate]]
+    weight = np.exp(np.asarray(fit.draws.log_weight, float))
+    lower, upper = weighted_quantile(x, weight, REGION)[:, 0]
+    if lower == upper:
+        # One draw has all of the weight.
+        lower, upper = np.quantile(x, REGION)
+    margin = MARGIN * (upper - lower)
+    return float(lower - margin), float(upper + margin)
+
+
+def plot_marginal(axes: "Axes", fit: Fit, coordinate: int) -> "Axes":
+    """Draw one coordinate: the posterior as a histogram of weighted draws, the proposal as a line."""
+    window = window_of(fit, coordinate)
+    x, weight = np.asarray(fit.draws.x, float)[:, coordinate], np.exp(np.asarray(fit.draws.log_weight, float))
+    height, edges = np.histogram(x, NUM_BARS, window, weights=weight)
+    axes.stairs(height / np.diff(edges) / weight.sum(), edges, fill=True, color=POSTERIOR, alpha=0.5, label="posterior")
+    grid = np.linspace(*window, 300)
+    density = np.exp(marginal(fit.mixture, [coordinate]).log_prob(grid[:, None]))
+    axes.plot(grid, density, color=FORWARD, linewidth=1.8, label="proposal")
+    axes.set(xlim=window, ylim=(0, None), yticks=[])
+    return tidy(axes, xlabel=label_of(fit, coordinate))
+
+
+def plot_pair(axes: "Axes", fit: Fit, first: int, second: int) -> "Axes":
+    """Draw posterior draws in two coordinates, and each component as the ellipse that holds half of its mass.
+
+    The heavier the component, the darker its ellipse; those that weigh less than half a per cent are left out.
+    """
+    from matplotlib.patches import Ellipse
+
+    weight = np.exp(np.asarray(fit.draws.log_weight, float))
+    chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), (np.arange(MOST_POINTS) + 0.5) / MOST_POINTS)
+    points = np.asarray(fit.draws.x, float)[chosen.clip(max=len(weight) - 1)][:, [first, second]]
+    axes.scatter(*points.T, s=4, color=POSTERIOR, alpha=0.4, linewidths=0, rasterized=True)
+    components, weights = marginal(fit.mixture, [first, second]).components, np.asarray(fit.mixture.weights, float)
+    for slot in np.flatnonzero(weights >= SMALLEST_WEIGHT):
+        variance, directions = np.linalg.eigh(components.spread.covariance()[slot])
+        # In two dimensions P(m < r²) = 1 - (1 + r² / ν)^(-ν/2); the limit for a Normal is 1 - exp(-r² / 2).
+        df = components.df[slot]
+        square = 2 * np.log(2) if np.isinf(df) else df * np.expm1(2 / df * np.log(2))
+        width, height = 2 * np.sqrt(square * variance)
+        angle = np.degrees(np.arctan2(directions[1, 0], directions[0, 0]))
+        opacity = 0.25 + 0.75 * weights[slot] / weights.max()
+        centre = (float(components.location[slot, 0]), float(components.location[slot, 1]))
+        axes.add_patch(Ellipse(centre, width, height, angle=angle, fill=False, color=FORWARD, alpha=opacity))
+    axes.set(xlim=window_of(fit, first), ylim=window_of(fit, second))
+    return tidy(axes, xlabel=label_of(fit, first), ylabel=label_of(fit, second))
+
+
+def plot_tail(axes: "Axes", fit: Fit) -> "Axes":
+    """Draw how often a ratio p/q exceeds a value, beyond the threshold of k̂, and the Pareto tail fitted to it."""
+    log_ratio = np.sort(np.asarray(fit.draws.log_ratio, float))
+    log_ratio = log_ratio[log_ratio > -np.inf]
+    ratio = np.exp(log_ratio - float(fit.draws.log_evidence))
+    num_draws, num_tail = fit.draws.num_draws, psis.tail_length(len(ratio))
+    tail, threshold = ratio[-num_tail:], ratio[max(len(ratio) - num_tail - 1, 0)]
+    survival = (np.arange(num_tail)[::-1] + 0.5) / num_draws
+    axes.scatter(tail, survival, s=10, color=POSTERIOR, linewidths=0, label=f"the {num_tail} largest ratios")
+    limit = psis.reliable_k(num_draws)
+    shape, scale = (float(figure) for figure in psis.fit_generalised_pareto(tail - threshold))
+    if np.isfinite(fit.pareto_k) and scale > 0:
+        # Quantiles from the threshold to a tenth of the rarest ratio seen.
+        level = np.geomspace(num_tail / num_draws, 0.1 / num_draws, 200)
+        for k, colour, line, label in (
+            (shape, FORWARD, "-", f"fitted Pareto tail, k̂ = {fit.pareto_k:.2f}"),
+            (limit, REVERSE, "--", f"tail of the largest k̂ to trust, {limit:.2f}"),
+        ):
+            axes.plot(
+                threshold + scale * _excess(k, level * num_draws / num_tail),
+                level,
+                color=colour,
+                linestyle=line,
+                label=label,
+            )
+    _set_log_scale(axes)
+    axes.set(yscale="log", ylim=(0.1 / num_draws, 1.5 * num_tail / num_draws))
+    return tidy(axes, "Tail of the weights", "ratio p/q (1: equal weights)", "share of draws beyond")
+
+
+def _excess(shape: float, survival: np.ndarray) -> np.ndarray:
+    """Quantile of a generalised Pareto distribution of scale 1 at a probability to be exceeded."""
+    return -np.log(survival) if abs(shape) < 1e-8 else np.expm1(-shape * np.log(survival)) / shape
+
+
+def plot_weights(axes: "Axes", fit: Fit) -> "Axes":
+    """Draw each ratio p/q against log p, the heaviest ones marked: whether they sit in the tails or at a peak."""
+    log_p = np.asarray(fit.draws.log_p, float)
+    log_ratio = np.asarray(fit.draws.log_ratio, float) - float(fit.draws.log_evidence)
+    inside = np.flatnonzero(np.isfinite(log_ratio))
+    heaviest = inside[np.argsort(log_ratio[inside])[-NUM_HEAVIEST:]]
+    shown = inside[:: max(len(inside) // MOST_POINTS, 1)]
+    height = log_p - log_p.max()
+    axes.scatter(height[shown], log_ratio[shown], s=5, color=POSTERIOR, alpha=0.5, linewidths=0, rasterized=True)
+    axes.scatter(
+        height[heaviest], log_ratio[heaviest], s=16, color=REVERSE, linewidths=0, label=f"{len(heaviest)} heaviest"
+    )
+    axes.axhline(0, color="black", linewidth=1, linestyle=":", label="equal weights")
+    # Draws that weigh next to nothing would squeeze all others into a corner.
+    lowest = min(height[log_ratio > SMALLEST_LOG_RATIO].min(), -1.0)
+    axes.set(xlim=(1.05 * lowest, -0.03 * lowest), ylim=(SMALLEST_LOG_RATIO, log_ratio[heaviest].max() + 1))
+    return tidy(axes, "Weights against log p", "log p below its largest value", "log of the ratio p/q")
+
+
+def plot_weight_shares(axes: "Axes", fit: Fit, colour: str, label: str) -> "Axes":
+    """Draw the share of all weight that the heaviest draws carry; a perfect proposal follows the diagonal."""
+    weight = np.sort(np.exp(np.asarray(fit.draws.log_ratio - fit.draws.log_ratio.max())))[::-1]
+    share = np.cumsum(weight) / weight.sum()
+    axes.plot(np.arange(1, len(share) + 1) / len(share), share, color=colour, linewidth=2.4, label=label)
+    return axes
+
+
+def plot_history(axes: "Axes", fit: Fit, quantity: str, against: str = "round") -> "Axes":
+    """Draw how the fit went on.
+
+    Parameters
+    ----------
+    quantity
+        ``"ess_share"``, ``"pareto_k"``, ``"num_components"`` or ``"log_evidence"``.
+    against
+        ``"round"`` or, where they were counted, ``"num_evaluations"``.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    check_choice("quantity", quantity, [name for name in HISTORY if name in fit.history])
+    check_choice("against", against, ["round", *(name for name in ("num_evaluations",) if name in fit.history)])
+    value = np.asarray(fit.history[quantity], float)
+    place = np.asarray(fit.history["num_evaluations"]) if against == "num_evaluations" else np.arange(len(value))
+    error = fit.history["log_evidence_se"] if quantity == "log_evidence" else None
+    axes.errorbar(place, value, error, color=FORWARD, marker="o", markersize=4, linewidth=1.6, elinewidth=1, capsize=2)
+    if quantity == "pareto_k":
+        limit = psis.reliable_k(fit.draws.num_draws)
+        axes.axhline(limit, color=REVERSE, linewidth=1, linestyle="--", label=f"largest to trust, {limit:.2f}")
+    if quantity == "ess_share":
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter("{x:.0%}")
+    if against == "num_evaluations":
+        _set_log_scale(axes)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if quantity == "log_evidence":
+        axes.ticklabel_format(axis="y", useOffset=False)
+    if quantity == "num_components":
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return tidy(axes, HISTORY[quantity], "evaluations" if against == "num_evaluations" else "round")
+
+
+def plot_residual(axes: "Axes", fit: Fit, first: int, second: int) -> "Axes":
+    """Draw log p/q of the two coordinates' marginals: red where the proposal is too low, blue where it is too high.
+
+    The mean of the ratios in a cell is the posterior's mass there over the proposal's, in any dimension.
+    """
+    x = np.asarray(fit.draws.x, float)[:, [first, second]]
+    # Draws outside the support count in their cells, and matplotlib would drop an infinite value.
+    log_ratio = np.maximum(np.asarray(fit.draws.log_ratio, float) - float(fit.draws.log_evidence), LOWEST)
+    # Where the proposal is poor, most of its draws lie outside the posterior.
+    ends = np.concatenate([np.quantile(x, REGION, axis=0).T, [window_of(fit, first), window_of(fit, second)]], axis=1)
+    windows = np.stack([ends.min(1), ends.max(1)], axis=1)
+    cells = axes.hexbin(
+        *x.T,
+        C=log_ratio,
+        reduce_C_function=lambda values: float(logsumexp(np.asarray(values))) - np.log(len(values)),
+        gridsize=NUM_CELLS,
+        extent=(*windows[0], *windows[1]),
+        mincnt=FEWEST_IN_CELL,
+        cmap=DIVERGING,
+        vmin=-LARGEST_RESIDUAL,
+        vmax=LARGEST_RESIDUAL,
+        linewidths=0.2,
+    )
+    axes.figure.colorbar(cells, ax=axes, label="log p/q", extend="both")
+    axes.set(xlim=windows[0], ylim=windows[1])
+    return tidy(axes, "Where the proposal falls short", label_of(fit, first), label_of(fit, second))
+
+
+def plot_density_pair(
+    axes: "Axes", fit: Fit, first: int, second: int, window: np.ndarray, colour: str, label: str
+) -> "Axes":
+    """Draw regions of a fit's own marginal density (not corrected by weights) that hold half and 95 % of its mass.
+
+    Parameters
+    ----------
+    first, second
+        Numbers of the two flat coordinates.
+    window
+        Lower and upper ends of the two axes, shape (2, 2).
+    """
+    grid = np.stack(np.meshgrid(*[np.linspace(low, high, 160) for low, high in window]), axis=-1)
+    log_density = marginal(fit.mixture, [first, second]).log_prob(grid.reshape(-1, 2)).reshape(grid.shape[:2])
+    density = np.exp(log_density - log_density.max())
+    ordered = np.sort(density.ravel())[::-1]
+    cumulative = np.cumsum(ordered) / ordered.sum()
+    heights = sorted(float(ordered[np.searchsorted(cumulative, level)]) for level in LEVELS)
+    axes.contour(grid[..., 0], grid[..., 1], density, levels=heights, colors=colour, linewidths=(1.6, 2.4))
+    axes.plot([], [], color=colour, linewidth=2.4, label=label)
+    return axes

@@ -1,0 +1,169 @@
+"""The table of posterior quantities."""
+
+import csv
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from klover.importance import psis
+from klover.importance.draws import WeightedDraws
+from klover.results import html
+from klover.verdict.judge import Verdict
+
+INTERVAL = (0.05, 0.95)
+
+
+LONGEST_TABLE = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """A table of posterior quantities; ``print`` it, or read its columns.
+
+    Parameters
+    ----------
+    names
+        Names of the quantities.
+    columns
+        Arrays by name: mean, sd, lower and upper end of the interval, mcse, ess, pareto_k.
+    figures
+        Numbers of the whole fit: log evidence and its error, ESS, k̂, numbers of draws and components.
+    verdict
+        The verdict.
+    """
+
+    names: tuple[str, ...]
+    columns: dict[str, np.ndarray]
+    figures: dict[str, Any]
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        """Return the table as text."""
+        rows = self._rows()
+        width = max(len(row[0]) for row in (*rows, ["quantity"]))
+        lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>11}" for cell in row[1:]) for row in (self._header, *rows)]
+        if len(self.names) > LONGEST_TABLE:
+            lines.append(f"... and {len(self.names) - LONGEST_TABLE} more")
+        lines += ["", *(f"{label:<15}{text}" for label, text in self._lines())]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        notes = [f"... and {len(self.names) - LONGEST_TABLE} more"] if len(self.names) > LONGEST_TABLE else []
+        notes += [f"{label}: {text}" for label, text in self._lines()[:-1]]
+        return html_table(self._header, self._rows(), "Posterior quantities", notes, self.verdict)
+
+    def to_csv(self, path: str | os.PathLike) -> None:
+        """Write the table, all quantities and digits of it, as comma-separated values."""
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(self._header)
+            table.writerows(zip(self.names, *(column.tolist() for column in self.columns.values()), strict=True))
+
+    @property
+    def _header(self) -> list[str]:
+        return ["quantity", *self.columns]
+
+    def _rows(self) -> list[list[str]]:
+        return [
+            [name, *(_cell(column, values[row]) for column, values in self.columns.items())]
+            for row, name in enumerate(self.names[:LONGEST_TABLE])
+        ]
+
+    def _lines(self) -> list[tuple[str, str]]:
+        """Return what is said below the table: labels and texts."""
+        figures = self.figures
+        whose = " (of the importance draws that were refused)" if figures["kind"] == "particles" else ""
+        share = f"{figures['ess']:.0f} effective of {figures['num_draws']} draws ({figures['ess_share']:.0%})"
+        return [
+            ("log evidence", f"{figures['log_evidence']:.3f} ± {figures['log_evidence_se']:.3f}"),
+            (figures["kind"], share),
+            ("Pareto k̂", f"{figures['pareto_k']:.2f}{whose}"),
+            ("components", str(figures["num_components"])),
+            ("verdict", str(self.verdict)),
+        ]
+
+
+def html_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    label: str,
+    notes: Sequence[str] = (),
+    verdict: Verdict | None = None,
+) -> str:
+    """Show a table for a notebook, whose own colours of text and page are left as they are."""
+    parts = [html.table(header, rows, label), html.bullets(notes) if notes else ""]
+    if verdict is not None:
+        word, _, rest = str(verdict).partition(":")
+        colour = "#2e7d4f" if verdict.trusted else "#c0392b"
+        said = f"<b>{html.escape(word)}</b>:{html.escape(rest)}"
+        parts.append(f'<p style="border-left: 4px solid {colour}; padding-left: .6em">{said}</p>')
+    return "".join(parts)
+
+
+def _cell(column: str, value: float) -> str:
+    if column == "ess":
+        return f"{value:.0f}"
+    return f"{value:.2f}" if column == "pareto_k" else f"{value:.4g}"
+
+
+def weighted_quantile(values: np.ndarray, weight: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """Quantiles of weighted values, each column for itself; shape (levels, columns)."""
+    order = np.argsort(values, axis=0)
+    cumulative = np.cumsum(weight[order], axis=0)
+    cumulative /= cumulative[-1]
+    result = np.empty((len(levels), values.shape[1]))
+    for column in range(values.shape[1]):
+        index = np.searchsorted(cumulative[:, column], levels).clip(0, len(weight) - 1)
+        result[:, column] = values[order[index, column], column]
+    return result
+
+
+def summarise(draws: WeightedDraws, verdict: Verdict, num_components: int) -> Summary:
+    """Summarise weighted draws on the scale that a person reads."""
+    values = np.asarray(draws.target.flat_position(draws.x), float)
+    weight = np.exp(np.asarray(draws.log_weight, float))
+    columns = _columns(draws, values, weight)
+    figures = {
+        "kind": draws.kind,
+        "log_evidence": float(draws.log_evidence),
+        "log_evidence_se": float(draws.log_evidence_se),
+        "ess": float(draws.ess),
+        "ess_share": float(draws.ess) / draws.num_draws,
+        "num_draws": draws.num_draws,
+        "pareto_k": float(draws.pareto_k),
+        "num_components": num_components,
+    }
+    return Summary(draws.target.names, columns, figures, verdict)
+
+
+def _columns(draws: WeightedDraws, values: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray]:
+    inside = weight > 0
+    if not inside.any():
+        nothing = np.full(values.shape[1], np.nan)
+        return dict.fromkeys(("mean", "sd", "5%", "95%", "mcse", "ess", "pareto_k"), nothing)
+    mean, error = (np.asarray(figure, float) for figure in draws.mean_and_error(values))
+    values, weight, log_ratio = values[inside], weight[inside], np.asarray(draws.log_ratio, float)[inside]
+    delta = values - mean
+    variance = weight @ delta**2
+    lower, upper = weighted_quantile(values, weight, INTERVAL)
+    # The error of a mean says how many independent draws would have had the same: var / mcse².
+    ess = np.divide(variance, error**2, out=np.zeros_like(variance), where=error > 0)
+    with np.errstate(divide="ignore"):
+        # Particles have no ratios whose tail could be heavy.
+        tails = [
+            np.nan if draws.kind == "particles" else psis.pareto_k(log_ratio + np.log(np.abs(column)))
+            for column in delta.T
+        ]
+    return {
+        "mean": mean,
+        "sd": np.sqrt(variance),
+        "5%": lower,
+        "95%": upper,
+        "mcse": error,
+        "ess": ess,
+        "pareto_k": np.asarray(tails, float),
+    }

@@ -1,0 +1,274 @@
+"""Any Python function as a target: simulators, compiled code, other libraries, with or without a gradient."""
+
+import contextlib
+import dataclasses
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from klover.base import optional
+from klover.base.checks import check_count
+from klover.base.shapes import AnyArray, Float
+from klover.targets.adapters.host import (
+    Failures,
+    ForeignFrontEnd,
+    Points,
+    ValuesAndGradients,
+    in_words,
+    make_logdensity,
+)
+from klover.targets.target import Target
+
+Errors = list[tuple[int, Exception]]
+
+
+def from_callback(
+    logdensity: Callable[[np.ndarray], Any],
+    dim: int,
+    *,
+    grad: Callable[[np.ndarray], Any] | None = None,
+    vectorized: bool = False,
+    bounds: tuple[Any, Any] | None = None,
+    names: Sequence[str] | None = None,
+    throw: bool = False,
+    num_jobs: int = 1,
+    start: Any = None,
+) -> Target:
+    """Make a target of a Python function on NumPy arrays.
+
+    The function is called once here, at the start, so that what is wrong with it shows at once. Later errors are kept
+    in ``target.front_end.failures``; points that raise are NaN, which counts as outside the support and is counted by
+    the verdict, and the first one is named in a warning.
+
+    Parameters
+    ----------
+    logdensity
+        From a point of shape (dim,) to its log density; -inf outside the support.
+    dim
+        Length of a point.
+    grad
+        The gradient of ``logdensity``, on the same points; without it klover works with values alone.
+    vectorized
+        Whether the functions take points of shape (S, dim), and return shapes (S,) and (S, dim).
+    bounds
+        ``(lower, upper)``, each one number or ``dim`` of them, infinite where there is none. Inside, coordinates are
+        transformed (logarithm, scaled logit) and the density gets their Jacobian, so that the evidence is that of the
+        natural scale; the functions see, and people read, points strictly inside the bounds.
+    names
+        Names of the coordinates.
+    throw
+        Whether an error of the functions goes on to the caller, in words that name the point.
+    num_jobs
+        Processes that share the points of a block (joblib's loky); they pay where a point takes a millisecond or more.
+    start
+        Where searches start, on the natural scale; in the middle of the bounds, one inside a single bound, else 0.
+    """
+    dim = check_count("dim", dim, 1)
+    if check_count("num_jobs", num_jobs, 1) > 1:
+        optional.joblib()
+    for name, function in {"logdensity": logdensity, "grad": grad}.items():
+        if not (callable(function) or (name == "grad" and function is None)):
+            raise TypeError(f"{name} must be a function of NumPy arrays, but a {type(function).__name__} came.")
+    interval, is_free = _Interval.parse(bounds, dim), bounds is None
+    begin = interval.parse_start(start)
+    failures = Failures(throw)
+    value = _Caller(logdensity, "logdensity", (), vectorized, num_jobs, failures)
+    slope = None if grad is None else _Caller(grad, "grad", (dim,), vectorized, num_jobs, failures)
+    for caller in (value, slope):
+        if caller is not None:
+            caller.check(begin if is_free else np.asarray(jax.jit(interval.natural)(begin)))
+    density = make_logdensity(dim, value.spread, None if slope is None else _pair(value, slope))
+
+    def unconstrain(position):
+        x = position["x"] if names is None else jnp.stack([position[name] for name in names])
+        return interval.free(x)
+
+    return Target(
+        density if is_free else lambda u: density(interval.natural(u)) + interval.log_jacobian(u),
+        begin,
+        constrain=None if is_free else interval.natural,
+        names=names,
+        front_end=ForeignFrontEnd("callback", unconstrain=unconstrain, failures=failures),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Caller:
+    """A user's function, on blocks of points.
+
+    Parameters
+    ----------
+    function
+        The function.
+    name
+        The argument that it came by.
+    shape
+        Shape of its result at one point.
+    vectorized
+        Whether it takes many points at once.
+    num_jobs
+        Processes that share a block.
+    failures
+        Where its errors are kept.
+    """
+
+    function: Callable[[np.ndarray], Any]
+    name: str
+    shape: tuple[int, ...]
+    vectorized: bool
+    num_jobs: int
+    failures: Failures
+
+    def check(self, point: Float[np.ndarray, " dim"]) -> None:
+        """Call the function once where it has to work."""
+        # Two points, so that a function of one point cannot pass for one of many.
+        given = np.stack([point, point]) if self.vectorized else point.copy()
+        try:
+            found = np.asarray(self.function(given))
+        except Exception as error:
+            error.add_note(f"{self.name} failed at the start, {in_words(given)}; pass start= inside the support.")
+            raise
+        expected = (2, *self.shape) if self.vectorized else self.shape
+        if found.shape != expected or found.dtype.kind not in "fiu":
+            raise ValueError(
+                f"{self.name} must return real numbers of shape {expected} for an argument of shape {given.shape}, but "
+                f"{found.dtype} of shape {found.shape} came."
+                + ("" if self.vectorized else " Pass vectorized=True if it takes many points at once.")
+            )
+
+    def spread(self, points: Points) -> np.ndarray:
+        """Evaluate points, in several processes if asked for; those that raise are NaN, and counted."""
+        num_parts = max(min(self.num_jobs, len(points)), 1)
+        parts = np.array_split(points, num_parts)
+        arguments = self.function, self.shape, self.vectorized
+        if num_parts == 1:
+            results = [_evaluate(*arguments, points)]
+        else:
+            joblib = optional.joblib()
+            results = joblib.Parallel(n_jobs=num_parts)(joblib.delayed(_far_away)(*arguments, part) for part in parts)
+        for part, (_, errors) in zip(parts, results, strict=True):
+            for index, error in errors:
+                self.failures.add(part[index], error)
+        return np.concatenate([found for found, _ in results])
+
+
+def _pair(value: _Caller, slope: _Caller) -> ValuesAndGradients:
+    """Evaluate values, and gradients where the values are finite."""
+
+    def both(points):
+        values, gradients = value.spread(points), np.zeros(points.shape)
+        is_inside = np.isfinite(values)
+        if is_inside.any():
+            gradients[is_inside] = slope.spread(points[is_inside])
+        return values, gradients
+
+    return both
+
+
+def _evaluate(
+    function: Callable, shape: tuple[int, ...], vectorized: bool, points: Points
+) -> tuple[np.ndarray, Errors]:
+    """Evaluate points; those that raise are NaN, and listed with their errors."""
+    if vectorized:
+        with contextlib.suppress(Exception):  # what is wrong comes up again where its point is known
+            return np.asarray(function(points), float).reshape(len(points), *shape), []
+    found, errors = np.full((len(points), *shape), np.nan), []
+    for index, point in enumerate(points):
+        try:
+            found[index] = function(point[None])[0] if vectorized else function(point)
+        except Exception as error:
+            errors.append((index, error))
+    return found, errors
+
+
+def _far_away(*arguments: Any) -> tuple[np.ndarray, Errors]:
+    """Evaluate points in another process; errors that cannot travel home are replaced by their words."""
+    found, errors = _evaluate(*arguments)
+    for place, (index, error) in enumerate(errors):
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            errors[place] = index, RuntimeError(f"{type(error).__name__}: {error}")
+    return found, errors
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Interval:
+    """Bounds of the coordinates, and the smooth way between them and the real line."""
+
+    lower: Float[np.ndarray, " dim"]
+    upper: Float[np.ndarray, " dim"]
+
+    @classmethod
+    def parse(cls, bounds: Any, dim: int) -> "_Interval":
+        """Read bounds as the user gives them."""
+        try:
+            lower, upper = (-np.inf, np.inf) if bounds is None else bounds
+            lower, upper = (np.array(np.broadcast_to(np.asarray(each, float), dim)) for each in (lower, upper))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"bounds must be (lower, upper), each one number or {dim} of them, but {bounds!r} came."
+            ) from None
+        if not (lower < upper).all():
+            raise ValueError(
+                "bounds must be (lower, upper), with lower below upper in every coordinate and inf where there is no "
+                f"bound, but {lower} and {upper} came."
+            )
+        return cls(lower, upper)
+
+    def parse_start(self, start: Any) -> Float[np.ndarray, " dim"]:
+        """Return the start on the real line; its origin if there is none."""
+        if start is None:
+            return np.zeros(self.lower.shape)
+        point = np.asarray(start, float)
+        if point.shape != self.lower.shape or not ((self.lower < point) & (point < self.upper)).all():
+            raise ValueError(
+                f"start must be a point of {len(self.lower)} numbers strictly inside the bounds, but {start!r} came."
+            )
+        return np.asarray(jax.jit(self.free)(point), float)
+
+    @property
+    def _kinds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Where there is a lower and an upper bound, and both bounds and their distance, with finite stand-ins."""
+        has_lower, has_upper = np.isfinite(self.lower), np.isfinite(self.upper)
+        lower, upper = np.where(has_lower, self.lower, 0.0), np.where(has_upper, self.upper, 0.0)
+        return has_lower, has_upper, lower, upper, np.where(has_lower & has_upper, upper - lower, 1.0)
+
+    def natural(self, u: Float[AnyArray, " dim"]) -> Float[AnyArray, " dim"]:
+        """Go from the real line to the natural scale; never onto a bound, where densities may be infinite."""
+        has_lower, has_upper, lower, upper, width = self._kinds
+        u = jnp.asarray(u)
+        limits = jnp.finfo(u.dtype)
+        growth = jnp.exp(jnp.clip(u, np.log(limits.tiny), np.log(limits.max) - 1.0))
+        share = width * jax.nn.sigmoid(-jnp.abs(u))
+        both = jnp.where(u < 0, lower + share, upper - share)
+        one = jnp.where(has_lower, lower + growth, upper - growth)
+        x = jnp.where(has_lower & has_upper, both, jnp.where(has_lower | has_upper, one, u))
+        smallest, largest = (_beside(edge, side, u.dtype) for edge, side in ((self.lower, 1), (self.upper, -1)))
+        return jnp.clip(x, smallest, largest)
+
+    def log_jacobian(self, u: Float[AnyArray, " dim"]) -> Float[AnyArray, ""]:
+        """Log of the derivative of :meth:`natural`, summed over coordinates."""
+        has_lower, has_upper, _, _, width = self._kinds
+        both = np.log(width) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
+        one = jnp.where(has_lower | has_upper, u, 0.0)
+        return jnp.sum(jnp.where(has_lower & has_upper, both, one))
+
+    def free(self, x: Float[AnyArray, " dim"]) -> Float[AnyArray, " dim"]:
+        """Go from the natural scale to the real line; NaN outside the bounds."""
+        has_lower, has_upper, lower, upper, _ = self._kinds
+        above = jnp.where(has_lower, jnp.log(x - lower), 0.0)
+        below = jnp.where(has_upper, jnp.log(upper - x), 0.0)
+        one = jnp.where(has_lower, above, below)
+        return jnp.where(has_lower & has_upper, above - below, jnp.where(has_lower | has_upper, one, x))
+
+
+def _beside(edge: np.ndarray, side: int, dtype: Any) -> np.ndarray:
+    """Return the number next to a bound on the inside; the smallest that XLA does not flush to zero beside 0."""
+    limits = np.finfo(dtype)
+    near = np.nextafter(edge.astype(dtype), np.asarray(side * np.inf, dtype))
+    return np.where(np.abs(near) < limits.tiny, side * limits.tiny, near)

@@ -1,0 +1,126 @@
+"""Densities that JAX cannot trace: code on the host, called with whole blocks of points.
+
+A block that JAX evaluates at once (``vmap``) is one call of the host's function. The engine fills its blocks with
+copies of their first point; they are left out here, where a point may cost a second.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from klover.base.shapes import AnyArray, Float
+from klover.targets.model_info import FrontEnd
+
+Points = Float[np.ndarray, "draw dim"]
+Values = Callable[[Points], Float[np.ndarray, " draw"]]
+ValuesAndGradients = Callable[[Points], tuple[Float[np.ndarray, " draw"], Points]]
+LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
+
+
+@dataclasses.dataclass(eq=False)
+class Failures:
+    """Errors that a function on the host has raised, and where.
+
+    Parameters
+    ----------
+    throw
+        Whether the first error goes on to the caller.
+    num_raised
+        How many points raised an error.
+    point
+        The first of them, on the scale that the function takes.
+    error
+        What it raised there.
+    """
+
+    throw: bool = False
+    num_raised: int = 0
+    point: np.ndarray | None = None
+    error: Exception | None = None
+
+    def add(self, point: Float[np.ndarray, " dim"], error: Exception, num_raised: int = 1) -> None:
+        """Count an error, or several of which this is the first; the first of all is kept, and thrown or warned of."""
+        self.num_raised += num_raised
+        if self.error is None:
+            self.point, self.error = np.array(point), error
+            if not self.throw:
+                warnings.warn(
+                    f"{self}. Such points are taken as outside the support; make the log density return -inf where it "
+                    "cannot be computed.",
+                    stacklevel=2,
+                )
+        if self.throw:
+            # JAX shows the words of an error, and not its notes.
+            raise RuntimeError(str(self)) from error
+
+    def __str__(self) -> str:
+        """Say what came first."""
+        if self.error is None:
+            return "the log density raised no error"
+        return f"the log density raised {type(self.error).__name__}: {self.error}, at {in_words(self.point)}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ForeignFrontEnd(FrontEnd):
+    """A front end whose density may raise errors, which ``failures`` keeps."""
+
+    failures: Failures = dataclasses.field(default_factory=Failures)
+
+
+def in_words(point: np.ndarray | None) -> str:
+    """Write a point so that it can be copied."""
+    return f"np.{np.asarray(point)!r}"
+
+
+def on_host(function: Callable[..., np.ndarray], shape: tuple[int, ...] = ()) -> Callable[..., jax.Array]:
+    """Make a function of blocks of vectors into one of a single vector, which JAX may vectorise."""
+
+    def call(x):
+        x = np.array(x)
+        return function(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], *shape)).astype(x.dtype)
+
+    def traced(x):
+        return jax.pure_callback(call, jax.ShapeDtypeStruct(shape, x.dtype), x, vmap_method="broadcast_all")
+
+    return traced
+
+
+def make_logdensity(dim: int, values: Values, values_and_gradients: ValuesAndGradients | None = None) -> LogDensity:
+    """Make a log density that JAX can vectorise, and differentiate once where there are gradients.
+
+    Parameters
+    ----------
+    dim
+        Length of a point.
+    values
+        Log densities of points.
+    values_and_gradients
+        Log densities and gradients of points; one call gives both.
+    """
+    value = on_host(lambda points: _distinct(values, points)[:, 0])
+    if values_and_gradients is None:
+        return value
+    both = on_host(lambda points: _distinct(values_and_gradients, points), (dim + 1,))
+    logdensity = jax.custom_jvp(value)
+
+    @logdensity.defjvp
+    def _(primals, tangents):
+        found = both(*primals)
+        return found[0], jnp.dot(found[1:], *tangents)
+
+    return logdensity
+
+
+def _distinct(function: Values | ValuesAndGradients, points: Points) -> Float[np.ndarray, "draw result"]:
+    """Evaluate the first point and all that differ from it; columns are the value and, if there, the gradient."""
+    is_copy = (points == points[:1]).all(axis=1)
+    is_copy[:1] = False
+    found = function(points[~is_copy])
+    columns = np.column_stack(found if isinstance(found, tuple) else [found])
+    result = np.empty((len(points), columns.shape[1]))
+    result[~is_copy], result[is_copy] = columns, columns[:1]
+    return result

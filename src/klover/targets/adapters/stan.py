@@ -1,0 +1,166 @@
+"""Stan programs as targets: code, a file, or a model of BridgeStan."""
+
+import contextlib
+import json
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from klover.base.shapes import AnyArray, Float
+from klover.targets.adapters.host import Failures, ForeignFrontEnd, Points, make_logdensity, on_host
+from klover.targets.adapters.stan_program import CompiledModel, compile_program, translate
+from klover.targets.model_info import Position
+from klover.targets.target import Target
+
+LIKELIHOOD, REPLICATED = "log_lik", "_rep"
+"""How Stan's users name the log likelihoods and the new observations among their generated quantities."""
+FAR, FARTHER = 40.0, 200.0
+"""Where a bounded parameter has reached its bound to the last digit, and an unbounded one goes on."""
+
+
+def from_stan(program: Any, data: dict[str, Any] | str | os.PathLike | None = None) -> Target:
+    """Make a target of a Stan program.
+
+    The density has all constants, also those of ``~`` statements, and the Jacobians of the constraints. A parameter
+    without a prior has a density of one. Unbounded, that is improper, and the evidence then means nothing; such
+    parameters are in ``target.front_end.improper``, as far as stanc can tell (of a BridgeStan model nothing is known).
+    Between bounds it is not normalised, and the evidence misses the logarithm of their distance.
+
+    Parameters
+    ----------
+    program
+        Stan code, a path to a ``.stan`` file (compiled by httpstan's stanc and the system's C++ compiler, about a
+        minute at the first time), or a ``bridgestan.StanModel``, which holds its data.
+    data
+        The data by name, or a path to a JSON file.
+
+    Notes
+    -----
+    People read parameters, transformed parameters and generated quantities. The random numbers of generated quantities
+    are seeded by the point: they differ between draws, and are the same whenever a draw is read again. Indices begin
+    with 0. A point that the program rejects is outside the support. By Stan's custom, generated quantities called
+    ``log_lik`` are the log likelihoods of the observations, and ``y_rep`` are new observations ``y``.
+
+    Raises
+    ------
+    ValueError
+        If stanc refuses the program (with the line), or the program its data.
+    """
+    data = _read_data(data)
+    if all(hasattr(program, name) for name in ("log_density_gradient", "param_constrain", "param_unc_num")):
+        if data:
+            raise ValueError("data must not be given with a bridgestan.StanModel, which holds its data already.")
+        return _target(_BridgeStan(program), data, ())
+    if not isinstance(program, str | os.PathLike):
+        raise TypeError(
+            "program must be Stan code, a path to a .stan file or a bridgestan.StanModel, but a "
+            f"{type(program).__name__} came."
+        )
+    code, without_prior = translate(program)
+    model = CompiledModel(compile_program(code), data)
+    return _target(model, data, _improper(model, without_prior))
+
+
+def _read_data(data: Any) -> dict[str, Any]:
+    if isinstance(data, str | os.PathLike):
+        data = json.loads(Path(data).read_text())
+    if not isinstance(data, dict | None):
+        raise TypeError(f"data must be a dict of arrays or a path to a JSON file, but a {type(data).__name__} came.")
+    return {name: np.asarray(value) for name, value in (data or {}).items()}
+
+
+class _BridgeStan:
+    """A ``bridgestan.StanModel``, point by point. Its one kind of error is taken as a rejection of the point."""
+
+    def __init__(self, model: Any):
+        self._model = model
+        self.dim: int = model.param_unc_num()
+        self.parameters: list[str] = list(model.param_names())
+        self.names: list[str] = list(model.param_names(include_tp=True, include_gq=True))
+        self.failures = Failures()
+
+    def values(self, points: Points) -> Float[np.ndarray, " draw"]:
+        return self.values_and_gradients(points)[0]
+
+    def values_and_gradients(self, points: Points) -> tuple[Float[np.ndarray, " draw"], Points]:
+        values, gradients = np.full(len(points), -np.inf), np.zeros(points.shape)
+        for row, point in enumerate(points.astype(float)):
+            with contextlib.suppress(RuntimeError):
+                values[row], gradients[row] = self._model.log_density_gradient(point, propto=False, jacobian=True)
+        return values, gradients
+
+    def constrain(self, points: Points) -> Float[np.ndarray, "draw value"]:
+        values = np.full((len(points), len(self.names)), np.nan)
+        for row, point in enumerate(points.astype(float)):
+            generator = self._model.new_rng(zlib.crc32(point.tobytes()))
+            with contextlib.suppress(RuntimeError):
+                values[row] = self._model.param_constrain(point, include_tp=True, include_gq=True, rng=generator)
+        return values
+
+    def unconstrain(self, values: Float[np.ndarray, "draw value"]) -> Points:
+        points = np.full((len(values), self.dim), np.nan)
+        for row, value in enumerate(values.astype(float)):
+            with contextlib.suppress(RuntimeError):
+                points[row] = self._model.param_unconstrain(value)
+        return points
+
+
+def _target(model: CompiledModel | _BridgeStan, data: dict[str, np.ndarray], improper: tuple[str, ...]) -> Target:
+    if model.dim == 0:
+        raise ValueError("program has no parameters, so there is nothing to infer.")
+    read, write = on_host(model.constrain, (len(model.names),)), on_host(model.unconstrain, (model.dim,))
+    places, parameters = _places(model.names), _places(model.parameters)
+
+    def constrain(x: Float[AnyArray, " dim"]) -> Position:
+        flat = read(x)
+        return {name: flat[place] for name, place in places.items()}
+
+    def unconstrain(position: Position) -> Float[AnyArray, " dim"]:
+        flat = jnp.zeros(len(model.parameters))
+        for name, place in parameters.items():
+            flat = flat.at[place].set(jnp.asarray(position[name], float))
+        return write(flat)
+
+    replicated = [name for name in places if name.endswith(REPLICATED)]
+    return Target(
+        make_logdensity(model.dim, model.values, model.values_and_gradients),
+        np.zeros(model.dim),
+        constrain=constrain,
+        front_end=ForeignFrontEnd(
+            "stan",
+            observed=data,
+            improper=improper,
+            unconstrain=unconstrain,
+            log_likelihood=(lambda position: {LIKELIHOOD: position[LIKELIHOOD]}) if LIKELIHOOD in places else None,
+            predict=(lambda key, position: {name.removesuffix(REPLICATED): position[name] for name in replicated})
+            if replicated
+            else None,
+            failures=model.failures,
+        ),
+    )
+
+
+def _places(names: list[str]) -> dict[str, np.ndarray]:
+    """Find the variables in Stan's flat names (``theta.2.1``, 1-based), and for each entry its place among them."""
+    found: dict[str, dict[tuple[int, ...], int]] = {}
+    for place, name in enumerate(names):
+        stem, index = re.fullmatch(r"(.+?)((?:\.\d+)*)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        found.setdefault(stem, {})[tuple(int(each) - 1 for each in index.split(".")[1:])] = place
+    return {
+        stem: np.array([entries[index] for index in sorted(entries)]).reshape([last + 1 for last in max(entries)])
+        for stem, entries in found.items()
+    }
+
+
+def _improper(model: CompiledModel, without_prior: list[str]) -> tuple[str, ...]:
+    """Name the parameters without a prior that are not bounded on both sides."""
+    points = np.multiply.outer([FAR, FARTHER, -FAR, -FARTHER], np.ones(model.dim))
+    high, higher, low, lower = model.constrain(points, is_complete=False)
+    is_bounded = np.isclose(high, higher) & np.isclose(low, lower)
+    places = _places(model.parameters)
+    return tuple(name for name, place in places.items() if name in without_prior and not is_bounded[place].all())

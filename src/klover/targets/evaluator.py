@@ -1,0 +1,188 @@
+"""The target as the host sees it: NumPy in, NumPy out, in blocks of few sizes, every evaluation counted.
+
+Only the user's log density is compiled: a program for values, and one for values with gradients at each block size. All
+other work of :func:`klover.refine` is NumPy, unless particles take over, so a first answer does not wait for the
+compiler.
+"""
+
+import contextlib
+import datetime
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from klover.base.checks import check_count
+from klover.base.shapes import Float
+from klover.targets.target import LARGEST_INTERMEDIATE, Target
+
+GRADIENT_BLOCKS = (32, 512)
+VALUE_BLOCK = 1024
+
+COUNTS = ("num_evaluations", "num_nan", "num_infinite", "num_raised", "seconds")
+
+Budget = int | datetime.timedelta | None
+
+
+class BudgetExhausted(Exception):
+    """Raised before an evaluation that the budget does not allow."""
+
+
+@jax.jit
+def _values(target: Target, x):
+    return target.log_prob(x)
+
+
+@jax.jit
+def _values_and_gradients(target: Target, x):
+    return jax.vmap(jax.value_and_grad(target.log_prob))(x)
+
+
+def _is_differentiable(target: Target, num_points: int) -> bool:
+    """Whether JAX can differentiate the log density (a host callback has no gradient); what it traces is kept."""
+    try:
+        _values_and_gradients.eval_shape(target, jax.ShapeDtypeStruct((num_points, target.dim), target.start.dtype))
+    except (TypeError, ValueError, NotImplementedError):
+        return False
+    return True
+
+
+def check_budget(budget: Any, minimum: int = 1) -> Budget:
+    """Return a budget: none, a time, or a whole number of evaluations, at least so many."""
+    if budget is None or isinstance(budget, datetime.timedelta):
+        return budget
+    return check_count("budget", budget, minimum, "Pass a number of evaluations, or a datetime.timedelta.")
+
+
+class Evaluator:
+    """Evaluate a target on the host, and keep the books.
+
+    Parameters
+    ----------
+    target
+        The target.
+    budget
+        Most evaluations (an integer; a gradient counts as one) or most time (a ``datetime.timedelta``).
+    reserve
+        Evaluations that are kept back from the budget until :meth:`overtime`.
+    """
+
+    def __init__(self, target: Target, budget: Budget = None, reserve: int = 0):
+        budget = check_budget(budget)
+        self.target = target
+        self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
+        self.seconds = 0.0
+        self._began = time.perf_counter()
+        self.reserve = reserve
+        self._budget, self._held_back, self._is_overtime = budget, reserve, False
+        limit = max(LARGEST_INTERMEDIATE // target.largest_intermediate, 1)
+        self._value_blocks = (min(VALUE_BLOCK, limit),)
+        self._gradient_blocks = tuple(block for block in GRADIENT_BLOCKS if block <= limit) or (limit,)
+        self.has_gradient = _is_differentiable(target, self._gradient_blocks[0])
+        self._compilation = threading.Thread(target=self._compile_values, daemon=True)
+        if self.has_gradient:
+            self._compilation.start()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the evaluator was made."""
+        return time.perf_counter() - self._began
+
+    @property
+    def num_left(self) -> int | None:
+        """Evaluations that the budget still allows; None without such a budget."""
+        return self._budget - self.num_evaluations if isinstance(self._budget, int) else None
+
+    def counts(self) -> dict[str, int | float]:
+        """Return what has been counted, and the seconds that have passed."""
+        return {name: getattr(self, name) for name in COUNTS} | {"elapsed": self.elapsed}
+
+    def set_counts(self, counts: dict[str, int | float]) -> None:
+        """Go on counting from where another evaluator stopped."""
+        for name in COUNTS:
+            setattr(self, name, counts[name])
+        self._began = time.perf_counter() - counts["elapsed"]
+
+    @contextlib.contextmanager
+    def overtime(self) -> Iterator[None]:
+        """Let the reserve be used, and do not refuse for want of time meanwhile."""
+        self._held_back, self._is_overtime = 0, True
+        try:
+            yield
+        finally:
+            self._is_overtime = False
+
+    def values(self, x: Float[np.ndarray, "draw dim"]) -> Float[np.ndarray, " draw"]:
+        """Log density at points; NaN and +inf are counted and become -inf."""
+        if self._compilation.is_alive():
+            self._compilation.join()
+        (value,) = self._run(_values, x, self._value_blocks, 1)
+        return self._clean(value)
+
+    def values_and_gradients(
+        self, x: Float[np.ndarray, "draw dim"]
+    ) -> tuple[Float[np.ndarray, " draw"], Float[np.ndarray, "draw dim"]]:
+        """Log density and its gradient at points; a gradient that is not finite becomes zero."""
+        value, gradient = self._run(_values_and_gradients, x, self._gradient_blocks, 2)
+        value = self._clean(value)
+        return value, np.where(np.isfinite(gradient) & np.isfinite(value)[:, None], gradient, 0.0)
+
+    def _compile_values(self) -> None:
+        """Compile the program for values while the search, which needs gradients, compiles its own."""
+        shape = jax.ShapeDtypeStruct((self._value_blocks[0], self.target.dim), self.target.start.dtype)
+        with contextlib.suppress(Exception):  # what is wrong with it comes up again where the values are wanted
+            _values.lower(self.target, shape).compile()
+
+    def _clean(self, value: Float[np.ndarray, " draw"]) -> Float[np.ndarray, " draw"]:
+        is_nan, is_infinite = np.isnan(value), value == np.inf
+        self.num_nan += int(is_nan.sum())
+        self.num_infinite += int(is_infinite.sum())
+        return np.where(is_nan | is_infinite, -np.inf, value)
+
+    def _check_budget(self, num: int) -> None:
+        if isinstance(self._budget, datetime.timedelta):
+            if not self._is_overtime and self.elapsed > self._budget.total_seconds():
+                raise BudgetExhausted
+        elif self._budget is not None and self.num_evaluations + num > self._budget - self._held_back:
+            raise BudgetExhausted
+
+    def charge(self, num: int) -> None:
+        """Count evaluations that are about to be made elsewhere, if the budget allows them."""
+        self._check_budget(num)
+        self.num_evaluations += num
+
+    def _run(self, program: Callable, x: np.ndarray, blocks: tuple[int, ...], num_results: int) -> list[np.ndarray]:
+        self.charge(len(x))
+        began = time.perf_counter()
+        x = np.asarray(x, self.target.start.dtype)
+        # Many points go in large blocks; few do not wait for a large block's compilation.
+        size = blocks[-1] if len(x) >= blocks[-1] else blocks[0]
+        parts = [self._block(program, x[start : start + size], size) for start in range(0, len(x), size)]
+        self.seconds += time.perf_counter() - began
+        return [np.concatenate([part[which] for part in parts]) for which in range(num_results)]
+
+    def _block(self, program: Callable, block: np.ndarray, size: int) -> list[np.ndarray]:
+        """Run one block; where the target raises, run its points one by one, and call those that raise NaN."""
+        padded = np.concatenate([block, np.repeat(block[:1], size - len(block), axis=0)])
+        try:
+            return [np.asarray(leaf, float)[: len(block)] for leaf in jax.tree.leaves(program(self.target, padded))]
+        except (jax.errors.JaxRuntimeError, ValueError):  # the latter where the error surfaces with the result
+            failures = getattr(self.target.front_end, "failures", None)
+            if failures is not None and failures.throw:
+                raise RuntimeError(str(failures)) from failures.error
+        if size > 1:
+            # JAX logs every error with its traceback; they are counted and reported once instead.
+            log = logging.getLogger("jax._src.callback")
+            was_disabled, log.disabled = log.disabled, True
+            try:
+                parts = [self._block(program, point[None], 1) for point in block]
+            finally:
+                log.disabled = was_disabled
+            return [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
+        self.num_raised += 1
+        shapes = jax.tree.leaves(jax.eval_shape(program, self.target, block))
+        return [np.full(shape.shape, np.nan) for shape in shapes]

@@ -1,0 +1,47 @@
+"""What a modelling language knows about a model beyond its density; adapters fill it in, and results carry it on."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from klover.base.shapes import AnyArray, Key, PyTree
+
+Position = dict[str, AnyArray]
+"""One constrained position by the model's own names."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FrontEnd:
+    """Names, data and functions of a model.
+
+    Parameters
+    ----------
+    name
+        The modelling language, for example ``"numpyro"``.
+    dims
+        Names of the axes of each variable (of a constrained position, or observed), where the model names them.
+    coords
+        Values along these axes.
+    observed
+        Observed data by name.
+    improper
+        Names of variables with an improper prior: the evidence then means nothing.
+    unconstrain
+        From one constrained position (the model's parameters by name) to an unconstrained one.
+    log_likelihood
+        From one constrained position to the log likelihood of each observation, by the observed variable's name.
+    predict
+        From a key and one constrained position to new observations, by the observed variable's name.
+    """
+
+    name: str
+    dims: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    coords: dict[str, Any] = dataclasses.field(default_factory=dict)
+    observed: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    improper: tuple[str, ...] = ()
+    unconstrain: Callable[[Position], PyTree] | None = None
+    log_likelihood: Callable[[Position], dict[str, AnyArray]] | None = None
+    predict: Callable[[Key[jax.Array, ""], Position], dict[str, AnyArray]] | None = None

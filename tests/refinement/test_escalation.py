@@ -1,0 +1,111 @@
+"""Escalation against targets with known constants."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from klover import Target, refine
+from klover.fitting.sample import equal
+from klover.mixtures.components import Family
+from klover.mixtures.mixture import Mixture
+from klover.refinement import escalation
+from klover.refinement.escalation import carry, compile_ahead, escalate, mean_field
+from klover.targets.evaluator import Evaluator
+from klover.verdict.status import Status
+
+
+def log_gamma(dim):
+    """Independent logarithms of exponential numbers: evidence 1, means -γ, variances π²/6."""
+    return Target(lambda x: jnp.sum(x - jnp.exp(x)), np.zeros(dim))
+
+
+def begin(key, target):
+    """Fit a mean-field Gaussian to one target."""
+    return jax.tree.map(lambda leaf: leaf[0], mean_field(key[None], jax.tree.map(lambda leaf: leaf[None], target)))
+
+
+def test_mean_field_recovers_an_independent_gaussian(getkey):
+    location, scale = np.array([1.0, -2.0, 0.5]), np.array([0.3, 1.0, 2.0])
+    target = Target(lambda x: -0.5 * jnp.sum(((x - location) / scale) ** 2), np.zeros(3))
+    mixture = begin(getkey(), target)
+    np.testing.assert_allclose((mixture.components.location[0] - location) / scale, 0.0, atol=0.05)
+    np.testing.assert_allclose(mixture.components.spread.scale[0], scale, rtol=0.05)
+
+
+def test_particles_know_the_evidence_and_the_moments(getkey):
+    dim, told = 30, []
+    evaluator = Evaluator(log_gamma(dim))
+    draws = escalate(getkey(), evaluator, begin(getkey(), evaluator.target), np.asarray(1.5), told.append)
+    assert told[-1] == 1.0
+    assert np.all(np.diff(np.ravel(told)) >= 0)
+    assert abs(float(draws.log_evidence)) < 5 * float(draws.log_evidence_se) + draws.spread**2
+    assert draws.num_draws == escalation.KEPT_SWEEPS * escalation.NUM_ISLANDS * escalation.ISLAND_SIZE
+    pooled = equal(draws.x, draws.log_p)
+    error = np.pi / np.sqrt(6) / np.sqrt(float(draws.ess))
+    np.testing.assert_allclose(pooled.weight @ draws.x, -np.euler_gamma, atol=5 * error)
+    np.testing.assert_allclose(draws.x.var(), np.pi**2 / 6, rtol=0.1)
+    np.testing.assert_allclose(draws.log_p, evaluator.values(draws.x), rtol=1e-10)
+    assert float(draws.pareto_k) == 1.5
+
+
+def test_the_better_beginning_is_taken(getkey):
+    evaluator, told = Evaluator(log_gamma(5)), []
+    far = Mixture.of(Family("normal", "diagonal").components(jnp.full((1, 5), 20.0), jnp.full((1, 5), 1e-4)))
+    escalate(getkey(), evaluator, far, np.asarray(1.0), told.append)
+    # From a good beginning in five dimensions a step or two are enough.
+    assert len(told) <= escalation.NUM_SWEEPS + 1
+
+
+def test_a_batch_that_was_compiled_ahead_is_carried_as_each_of_its_targets_alone(getkey, caplog):
+    target = log_gamma(3)
+    keys = jax.random.split(getkey(), 2)
+    batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), target)
+    compile_ahead(keys, batch)
+    with jax.log_compiles():
+        together, _ = carry(keys, batch, mean_field(keys, batch), lambda num: None, lambda beta: None)
+    compiled = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
+    assert not any(name in message for message in compiled for name in ("mean_field", "release", "advance"))
+    for which in range(2):
+        one = keys[which : which + 1]
+        single = jax.tree.map(lambda leaf: leaf[:1], batch)
+        alone, _ = carry(one, single, mean_field(one, single), lambda num: None, lambda beta: None)
+        np.testing.assert_allclose(together.log_evidence[which], alone.log_evidence[0], rtol=1e-6)
+
+
+def test_refine_escalates_where_weights_cannot_work(getkey):
+    fit = refine(getkey(), log_gamma(200))
+    assert fit.kind == "particles"
+    assert fit.verdict.status in (Status.PARTICLES, Status.UNCONVERGED_PARTICLES)
+    assert fit.pareto_k > 0.7
+    # The mean of the islands' evidences is unbiased; its logarithm is lower by half of its variance.
+    assert abs(fit.log_evidence) < 5 * fit.log_evidence_se + fit.draws.spread**2
+    table = fit.summary()
+    assert "particles" in str(table)
+    assert np.isnan(table.columns["pareto_k"]).all()
+    score = (table.columns["mean"] + np.euler_gamma) / table.columns["mcse"]
+    # Errors come from four islands: Student-t with three degrees of freedom.
+    assert np.median(np.abs(score)) == pytest.approx(0.765, abs=0.25)
+
+
+def test_a_budget_ends_the_escalation_and_importance_draws_remain():
+    fit = refine(jax.random.key(0), log_gamma(200), budget=30_000)
+    assert fit.kind == "importance"
+    assert not fit.verdict.trusted
+
+
+def test_an_island_without_a_particle_in_the_support_is_the_end(getkey):
+    target = Target(lambda x: jnp.where(x[0] > 8.0, -0.5 * x @ x, -jnp.inf), np.full(2, 9.0))
+    batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], target)
+    begins = jax.tree.map(
+        lambda leaf: leaf[None], Mixture.of(Family("normal").components(jnp.zeros((1, 2)), jnp.ones((1, 2))))
+    )
+    with pytest.raises(escalation.Stranded, match="no particle in the support"):
+        carry(getkey()[None], batch, begins, lambda num: None, lambda beta: None)
+
+
+def test_a_journey_without_end_is_given_up(getkey, monkeypatch):
+    monkeypatch.setattr(escalation, "MOST_TURNS", 2)
+    batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], log_gamma(3))
+    with pytest.raises(escalation.Stranded, match="not reached in 2 turns"):
+        carry(getkey()[None], batch, mean_field(getkey()[None], batch), lambda num: None, lambda beta: None)

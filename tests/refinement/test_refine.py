@@ -1,0 +1,348 @@
+import datetime
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import klover
+from klover.mixtures.scale import Diagonal, Full
+from klover.targets import evaluator
+from klover.verdict.status import Status
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+def normal(dim, **kwargs):
+    def log_density(x):
+        return -0.5 * jnp.sum(x**2) - 0.5 * dim * LOG_2PI
+
+    return klover.Target(log_density, jnp.ones(dim), **kwargs)
+
+
+def two_modes(dim, distance, weight):
+    def log_density(x):
+        far = jnp.log(weight) - 0.5 * jnp.sum((x - distance) ** 2)
+        return jnp.logaddexp(jnp.log1p(-weight) - 0.5 * jnp.sum(x**2), far) - 0.5 * dim * LOG_2PI
+
+    return klover.Target(log_density, jnp.zeros(dim), box=(-2 * distance, 2 * distance))
+
+
+def funnel(dim):
+    def log_density(x):
+        scale = jnp.exp(0.5 * x[0])
+        return (
+            -0.5 * (x[0] / 3) ** 2
+            - jnp.log(3.0)
+            - 0.5 * jnp.sum((x[1:] / scale) ** 2)
+            - 0.5 * (dim - 1) * x[0]
+            - (0.5 * dim * LOG_2PI)
+        )
+
+    return klover.Target(log_density, jnp.zeros(dim))
+
+
+def assert_right(fit, log_evidence=0.0):
+    assert fit.verdict.trusted, str(fit.verdict)
+    assert abs(fit.log_evidence - log_evidence) < 4 * fit.log_evidence_se
+
+
+@pytest.mark.parametrize("dim", [1, 2, 10, 40, 150])
+def test_normal_target_is_trusted_and_right(getkey, dim):
+    fit = klover.refine(getkey(), normal(dim))
+    assert_right(fit)
+    weight = np.exp(fit.draws.log_weight)
+    assert np.all(np.abs(weight @ fit.draws.x) < 5 / np.sqrt(fit.ess))
+
+
+def test_an_easy_target_is_not_explored():
+    # With the tenth key few particles raise a false alarm.
+    target = klover.Target(lambda x: -0.5 * jnp.sum(jnp.arange(1, 11) * x**2), jnp.zeros(10))
+    assert max(klover.refine(jax.random.key(seed), target).num_evaluations for seed in range(12)) < 50_000
+
+
+def test_cauchy_target_gets_heavy_tails(getkey):
+    def log_density(x):
+        return jax.scipy.special.gammaln(3.0) - 3.0 * jnp.log(jnp.pi) - 3.0 * jnp.log1p(jnp.sum(x**2))
+
+    fit = klover.refine(getkey(), klover.Target(log_density, jnp.zeros(5)))
+    assert_right(fit)
+    assert fit.pareto_k < 0.7
+
+
+def test_two_far_modes_have_their_weights(getkey):
+    fit = klover.refine(getkey(), two_modes(5, 10.0, 0.1))
+    assert_right(fit)
+    share = np.exp(fit.draws.log_weight) @ (fit.draws.x[:, 0] > 5.0)
+    assert abs(share - 0.1) < 4 * np.sqrt(0.1 * 0.9 / fit.ess)
+
+
+def test_funnel_is_right(getkey):
+    assert_right(klover.refine(getkey(), funnel(4)))
+
+
+def test_gradient_free_target(getkey):
+    def log_density(x):
+        shape = jax.ShapeDtypeStruct((), x.dtype)
+        return jax.pure_callback(
+            lambda v: np.asarray(-0.5 * np.sum((v - 1) ** 2, -1)), shape, x, vmap_method="broadcast_all"
+        )
+
+    fit = klover.refine(getkey(), klover.Target(log_density, jnp.zeros(3)))
+    assert_right(fit, 1.5 * LOG_2PI)
+
+
+def test_half_of_the_space_is_outside_the_support(getkey):
+    def log_density(x):
+        return jnp.where(x[0] > 0, -0.5 * jnp.sum(x**2) - LOG_2PI, -jnp.inf)
+
+    assert_right(klover.refine(getkey(), klover.Target(log_density, jnp.ones(2))), float(np.log(0.5)))
+
+
+def test_scales_far_apart(getkey):
+    def log_density(x):
+        return -0.5 * ((1e8 * x[0]) ** 2 + (1e-8 * x[1]) ** 2) - LOG_2PI
+
+    assert_right(klover.refine(getkey(), klover.Target(log_density, jnp.zeros(2))))
+
+
+def test_improper_posterior_is_refused_with_the_coordinate(getkey):
+    target = klover.Target(lambda p: -0.5 * p["a"] ** 2, {"a": 0.0, "flat": 0.0})
+    verdict = klover.refine(getkey(), target).verdict
+    assert verdict.status is Status.IMPROPER
+    assert "flat" in verdict.reason
+    assert "flat" in verdict.remedy
+
+
+def test_nothing_to_fit_fails_with_a_clear_message(getkey):
+    with pytest.raises(ValueError, match=r"finite at none .* NaN"):
+        klover.refine(getkey(), klover.Target(lambda x: jnp.nan * x[0], jnp.zeros(2)))
+
+
+def test_same_key_same_answer(getkey):
+    key = getkey()
+    first, second = (klover.refine(key, normal(3)) for _ in range(2))
+    np.testing.assert_array_equal(first.draws.x, second.draws.x)
+    np.testing.assert_array_equal(first.draws.log_weight, second.draws.log_weight)
+
+
+@pytest.mark.parametrize("shift", [-1e4, 1e4])
+def test_a_constant_changes_the_evidence_alone(getkey, shift):
+    key = getkey()
+
+    def shifted(constant):
+        return klover.Target(lambda x: -0.5 * jnp.sum(x**2) - jnp.sum(x[:1] ** 4) + constant, jnp.ones(3))
+
+    plain, moved = klover.refine(key, shifted(0.0)), klover.refine(key, shifted(shift))
+    assert moved.log_evidence == pytest.approx(plain.log_evidence + shift, abs=5 * plain.log_evidence_se)
+    assert moved.verdict.status is plain.verdict.status
+
+
+def test_second_call_compiles_nothing(getkey):
+    klover.refine(getkey(), normal(3))
+    programs = evaluator._values, evaluator._values_and_gradients
+    before = [program._cache_size() for program in programs]
+    klover.refine(getkey(), normal(3))
+    assert [program._cache_size() for program in programs] == before
+
+
+@pytest.mark.parametrize("budget", [500, 5_000, 30_000])
+def test_budget_of_evaluations_is_kept(getkey, budget):
+    fit = klover.refine(getkey(), normal(2), budget=budget)
+    assert fit.history["num_evaluations"][-1:].sum() + fit.draws.num_draws <= 1.1 * budget
+
+
+def test_spent_budget_is_refused_with_the_reason(getkey):
+    fit = klover.refine(getkey(), funnel(5), budget=10_000)
+    assert not fit.verdict.trusted
+
+
+def test_budget_of_time(getkey):
+    fit = klover.refine(getkey(), funnel(5), budget=datetime.timedelta(seconds=0))
+    assert not fit.verdict.trusted
+
+
+def test_callback_sees_every_round(getkey):
+    seen = []
+    fit = klover.refine(getkey(), normal(2), callback=seen.append)
+    assert [info.round for info in seen] == list(range(len(fit.history["round"])))
+    assert seen[-1].num_evaluations <= fit.history["num_evaluations"][-1]
+
+
+def test_progress_is_shown_when_asked(getkey, capsys):
+    klover.refine(getkey(), normal(2), progress=True)
+    assert "log evidence" in capsys.readouterr().err
+
+
+def test_interruption_returns_the_best_so_far(getkey):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    fit = klover.refine(getkey(), funnel(4), callback=interrupt)
+    assert len(fit.history["round"]) == 1
+    assert not fit.verdict.trusted
+
+
+def test_resumed_equals_uninterrupted(getkey, tmp_path):
+    key, path = getkey(), tmp_path / "state.npz"
+    target = funnel(3)
+    whole = klover.refine(key, target)
+
+    def interrupt(info):
+        if info.round == 2:
+            raise KeyboardInterrupt
+
+    klover.refine(key, target, callback=interrupt, checkpoint=path)
+    resumed = klover.refine(key, target, checkpoint=path)
+    np.testing.assert_array_equal(resumed.draws.x, whole.draws.x)
+    np.testing.assert_array_equal(resumed.draws.log_weight, whole.draws.log_weight)
+    np.testing.assert_array_equal(resumed.history["num_evaluations"], whole.history["num_evaluations"])
+
+
+def test_damaged_or_foreign_checkpoint_is_refused(getkey, tmp_path):
+    damaged = tmp_path / "damaged.npz"
+    damaged.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="damaged"):
+        klover.refine(getkey(), normal(2), checkpoint=damaged)
+    foreign = tmp_path / "foreign.npz"
+    klover.refine(getkey(), normal(2), checkpoint=foreign)
+    with pytest.raises(ValueError, match="dimension 2"):
+        klover.refine(getkey(), normal(3), checkpoint=foreign)
+    other_data = klover.Target(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), np.zeros(2))
+    with pytest.raises(ValueError, match=r"another target.*differs by .* Was the model or its data changed"):
+        klover.refine(getkey(), other_data, checkpoint=foreign)
+
+
+def test_a_checkpoint_of_other_arguments_is_refused(getkey, tmp_path):
+    key, path = getkey(), tmp_path / "state.npz"
+    klover.refine(key, normal(2), checkpoint=path)
+    for change, words in ((("key", getkey()), "key = "), (("family", "normal"), "family = student, but normal came")):
+        arguments = {"key": key, "family": "student"} | dict([change])
+        with pytest.raises(ValueError, match=words):
+            klover.refine(target=normal(2), checkpoint=path, **arguments)
+    with pytest.raises(ValueError, match="start = None, but ndarray came"):
+        klover.refine(key, normal(2), np.random.default_rng(0).normal(size=(50, 2)), checkpoint=path)
+
+
+def test_a_budget_that_a_checkpoint_has_spent_is_refused(getkey, tmp_path):
+    key, path = getkey(), tmp_path / "state.npz"
+    klover.refine(key, normal(2), checkpoint=path)
+    with pytest.raises(ValueError, match="budget must pay for the"):
+        klover.refine(key, normal(2), checkpoint=path, budget=5000)
+
+
+def test_a_budget_that_just_suffices_leaves_the_last_search_its_part(getkey):
+    key = getkey()
+    whole = klover.refine(key, normal(2))
+    fit = klover.refine(key, normal(2), budget=whole.num_evaluations - 3000)
+    assert fit.draws.num_draws < whole.draws.num_draws
+    assert_right(fit)
+
+
+def test_start_from_a_mixture_a_fit_and_draws(getkey):
+    target = two_modes(3, 30.0, 0.5)
+    location = jnp.array([[0.0] * 3, [30.0] * 3])
+    mixture = klover.Mixture.of(klover.Family().components(location, jnp.ones((2, 3))))
+    fit = klover.refine(getkey(), target, mixture)
+    assert_right(fit)
+    assert_right(klover.refine(getkey(), target, fit))
+    draws = np.random.default_rng(0).normal(size=(1000, 3)) + 30 * (np.arange(1000)[:, None] % 2)
+    assert_right(klover.refine(getkey(), target, draws))
+
+
+def test_start_from_a_pytree_of_draws(getkey):
+    target = klover.Target(lambda p: -0.5 * (p["a"] ** 2 + jnp.sum(p["b"] ** 2)), {"a": 0.0, "b": jnp.zeros(2)})
+    generator = np.random.default_rng(0)
+    start = {"a": generator.normal(size=500), "b": generator.normal(size=(500, 2))}
+    assert_right(klover.refine(getkey(), target, start), 1.5 * LOG_2PI)
+
+
+def test_start_from_arviz(getkey):
+    arviz = pytest.importorskip("arviz")
+    generator = np.random.default_rng(0)
+    draws = {"a": generator.normal(size=(2, 300)), "b": generator.normal(size=(2, 300, 2))}
+    # From 1.0 on the groups are named inside the dictionary, and a DataTree comes back.
+    data = arviz.from_dict(draws if arviz.__version__.startswith("0.") else {"posterior": draws})
+    target = klover.Target(lambda p: -0.5 * (p["a"] ** 2 + jnp.sum(p["b"] ** 2)), {"a": 0.0, "b": jnp.zeros(2)})
+    assert_right(klover.refine(getkey(), target, data), 1.5 * LOG_2PI)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (np.zeros((10, 5)), r"shape \(10, 5\)"),
+        (np.full((10, 2), np.nan), "finite"),
+        (np.zeros((10, 2)), "must hold draws that vary"),
+        ("laplace", "start must be"),
+    ],
+)
+def test_bad_start_is_refused(getkey, start, message):
+    with pytest.raises(ValueError, match=message):
+        klover.refine(getkey(), normal(2), start)
+
+
+def test_integrand_lowers_the_error_of_its_expectation(getkey):
+    def rare(x):
+        return jnp.where(x[0] > 3.5, 1.0, 0.0)
+
+    truth = 0.00023262907903552504
+    plain = klover.refine(getkey(), normal(2)).draws.expectation(rare)
+    value, error = klover.refine(getkey(), normal(2), integrand=rare).draws.expectation(rare)
+    assert abs(value - truth) < 4 * error
+    assert error < 0.5 * plain[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"target": lambda x: x}, TypeError, "klover.Target"),
+        ({"max_components": 0}, ValueError, "max_components"),
+        ({"num_draws": 1}, ValueError, "num_draws"),
+        ({"budget": 0}, ValueError, "budget"),
+        ({"budget": 1}, ValueError, "budget must be a whole number of at least 2"),
+    ],
+)
+def test_bad_arguments(getkey, arguments, error, message):
+    refine = getattr(klover.refine, "__wrapped__", klover.refine)
+    with pytest.raises(error, match=message):
+        refine(getkey(), **({"target": normal(2)} | arguments))
+
+
+def test_raising_target_is_named(getkey):
+    def raising(v):
+        if v[0] > 3.0:
+            raise RuntimeError("beyond the table")
+        return np.asarray(-0.5 * np.sum(v**2))
+
+    def log_density(x):
+        return jax.pure_callback(raising, jax.ShapeDtypeStruct((), x.dtype), x, vmap_method="sequential")
+
+    fit = klover.refine(getkey(), klover.Target(log_density, jnp.zeros(1)), budget=2000)
+    assert fit.verdict.status is Status.TARGET_RAISED
+
+
+@pytest.mark.parametrize("family", ["student", "normal", "student-diagonal", "normal-diagonal"])
+def test_every_family_covers_a_gaussian(family, getkey):
+    target = klover.Target(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(3))
+    fit = klover.refine(getkey(), target, family=family)
+    assert fit.verdict.trusted
+    assert fit.mixture.components.tail == family.split("-")[0]
+    assert type(fit.mixture.components.spread) is (Diagonal if "diagonal" in family else Full)
+    assert abs(fit.log_evidence - 1.5 * np.log(2 * np.pi)) < 5 * fit.log_evidence_se
+
+
+def test_a_family_that_is_unknown_is_refused(getkey):
+    with pytest.raises(ValueError, match="family must be one of 'student', 'normal', .* but 'cauchy' came"):
+        klover.refine(getkey(), klover.Target(lambda x: -(x @ x), jnp.zeros(2)), family="cauchy")
+
+
+def test_a_cold_answer_compiles_the_programs_of_the_target_alone(caplog):
+    target = klover.Target(lambda x: -jnp.sum(jnp.cosh(x - 0.25)), np.zeros(3))
+    key, programs = jax.random.key(3), (evaluator._values, evaluator._values_and_gradients)
+    before = [program._cache_size() for program in programs]
+    with jax.log_compiles():
+        str(klover.refine(key, target).summary())
+    compiled = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
+    # The program for values is compiled by another thread, which does not log.
+    assert all("_values" in message for message in compiled)
+    assert [program._cache_size() for program in programs] == [number + 1 for number in before]
