@@ -165,7 +165,7 @@ def share_cores(num_each: int | None) -> queue.SimpleQueue:
         return lanes
     free = sorted(os.sched_getaffinity(0))
     if not 1 <= num_each <= len(free):
-        raise SystemExit(f"--cores must lie between 1 and {len(free)}, the cores of this machine, but {num_each} came.")
+        raise SystemExit(f"--cores must lie between 1 and {len(free)}, the cores of this machine, got {num_each}.")
     for number in range(len(free) // num_each):
         lanes.put(set(free[number * num_each : (number + 1) * num_each]))
     return lanes

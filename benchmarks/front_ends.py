@@ -1,6 +1,6 @@
 """One posterior through four front ends: NumPyro, PyMC, Stan and a plain callback on NumPy arrays.
 
-    python benchmarks/front_ends.py [--posteriors ../shared/data/posteriordb]   (needs the extras numpyro, pymc, stan)
+    python benchmarks/model_infos.py [--posteriors ../shared/data/posteriordb]   (needs the extras numpyro, pymc, stan)
 
 Non-centred eight schools, kidiq and arK. Log densities have to agree to 1e-8 up to a constant at random points of the
 unconstrained space, and posterior means within five standard errors of their difference.
@@ -136,9 +136,9 @@ def flat_like(target, name, natural):
     parts = dict(zip(ORDER[name], np.split(natural, ends[:-1]), strict=True))
     vectors = {"eta", "beta"}
     parts = {each: part if each in vectors else part[0] for each, part in parts.items()}
-    if target.front_end.name == "callback":
+    if target.model_info.name == "callback":
         parts = {"x": natural}
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(target.front_end.unconstrain(parts))])
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(target.model_info.unconstrain(parts))])
 
 
 def data_of(name, folder):
@@ -179,14 +179,14 @@ def compare(name, targets):
     natural = [np.asarray(in_order(first.position(x), name)) for x in points]
     expected = np.array([float(first.log_prob(x)) for x in points])
     mean, error = fit.draws.expectation(lambda position: in_order(position, name))
-    for front_end, target in targets.items():
+    for model_info, target in targets.items():
         x = np.stack([flat_like(target, name, each) for each in natural])
         difference = np.array([float(target.log_prob(point)) for point in x]) - expected
-        other = fit if front_end == "numpyro" else klover.refine(jax.random.key(2), target)
+        other = fit if model_info == "numpyro" else klover.refine(jax.random.key(2), target)
         other_mean, other_error = other.draws.expectation(lambda position: in_order(position, name))
         ratio = np.max(np.abs(mean - other_mean) / np.hypot(error, other_error))
         print(
-            f"{name:<8} {front_end:<9} log density {np.ptp(difference):.1e}   means {ratio:4.1f} se   "
+            f"{name:<8} {model_info:<9} log density {np.ptp(difference):.1e}   means {ratio:4.1f} se   "
             f"log evidence {other.log_evidence:.3f} ± {other.log_evidence_se:.3f}   {str(other.verdict)[:8]}",
             flush=True,
         )

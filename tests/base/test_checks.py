@@ -7,16 +7,19 @@ from klover.base import checks
 
 
 def test_key_is_accepted_inside_a_program():
-    checks.check_key(jax.random.key(0))
-    jax.jit(jax.vmap(lambda key: checks.check_key(key) or jax.random.uniform(key)))(
-        jax.random.split(jax.random.key(0), 3)
-    )
+    jax.jit(jax.vmap(lambda key: jax.random.uniform(checks.as_key(key))))(jax.random.split(jax.random.key(0), 3))
+
+
+@pytest.mark.parametrize("seed", [7, np.int64(7)])
+def test_a_whole_number_is_the_seed_of_a_key(seed):
+    assert checks.as_key(seed) == jax.random.key(7)
 
 
 @pytest.mark.parametrize(
     ("key", "error", "message"),
     [
-        (0, TypeError, r"key must be a typed JAX key, but a int came.*jax\.random\.key\(0\)"),
+        (0.5, TypeError, r"key must be a whole number or a typed JAX key, got a float.*jax\.random\.key\(0\)"),
+        (True, TypeError, "got a bool"),
         (None, TypeError, "NoneType"),
         (np.zeros(2, np.uint32), TypeError, "wrap_key_data"),
         (jnp.zeros(2, jnp.uint32), TypeError, "wrap_key_data"),
@@ -25,7 +28,7 @@ def test_key_is_accepted_inside_a_program():
 )
 def test_key_that_is_refused(key, error, message):
     with pytest.raises(error, match=message):
-        checks.check_key(key)
+        checks.as_key(key)
 
 
 @pytest.mark.parametrize(
@@ -40,12 +43,12 @@ def test_count(value, expected):
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (0, ValueError, "num must be a whole number of at least 1, but 0 came. Take more."),
-        (-3, ValueError, "at least 1, but -3 came"),
-        (True, ValueError, "but True came"),
-        (2.0, TypeError, "num must be a whole number, but 2.0 came. Take more."),
-        ("2", TypeError, "but '2' came"),
-        (None, TypeError, "but None came"),
+        (0, ValueError, "num must be a whole number of at least 1, got 0. Take more."),
+        (-3, ValueError, "at least 1, got -3"),
+        (True, ValueError, "got True"),
+        (2.0, TypeError, "num must be a whole number, got 2.0. Take more."),
+        ("2", TypeError, "got '2'"),
+        (None, TypeError, "got None"),
         (np.ones(2, int), TypeError, "whole number"),
     ],
 )
@@ -61,14 +64,14 @@ def test_positive(value):
 
 @pytest.mark.parametrize("value", [0, -1.0, np.inf, -np.inf, np.nan, "1", None, 1j, np.ones(2)])
 def test_positive_that_is_refused(value):
-    with pytest.raises(ValueError, match=r"^scale must be one finite number above 0, but .* came\. Widen it\.$"):
+    with pytest.raises(ValueError, match=r"^scale must be one finite number above 0, got .*\. Widen it\.$"):
         checks.check_positive("scale", value, "Widen it.")
 
 
 def test_choice():
     checks.check_choice("colour", "red", {"red": 1, "blue": 2})
     for value in ("green", 3, None, ["red"]):
-        with pytest.raises(ValueError, match=r"colour must be one of 'red', 'blue', but .* came"):
+        with pytest.raises(ValueError, match=r"colour must be one of 'red', 'blue', got .*"):
             checks.check_choice("colour", value, ("red", "blue"))
 
 
@@ -80,7 +83,7 @@ def test_points(shape):
 
 @pytest.mark.parametrize("shape", [(), (2,), (3, 2), (1, 5, 3), (3, 0)])
 def test_points_that_are_refused(shape):
-    with pytest.raises(ValueError, match=r"x must be a point of shape \(3,\).*\(num_draws, 3\), but shape \(.*\) came"):
+    with pytest.raises(ValueError, match=r"x must be a point of shape \(3,\).*\(num_draws, 3\), got shape \(.*\)"):
         checks.check_points("x", np.zeros(shape), 3)
 
 

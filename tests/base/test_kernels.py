@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from klover.base import arrays, kernels
+from klover.base import kernels, linalg
 
 
 def case(key, num_draws, dim, num_components):
@@ -17,7 +17,7 @@ def case(key, num_draws, dim, num_components):
 
 
 def plain(x, location, right):
-    return arrays.whitened_squares(x, location, jnp.swapaxes(right, -1, -2))
+    return linalg.whitened_squares(x, location, jnp.swapaxes(right, -1, -2))
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_the_kernel_is_asked_for_many_points_and_differentiated_as_the_formula(m
     arguments = case(getkey(), 50, 4, 2)
     expected = jax.grad(lambda *each: jnp.sum(jnp.log1p(plain(*each))), argnums=(0, 1, 2))(*arguments)
     asked = []
-    monkeypatch.setattr(arrays, "MOST_WHITENED", 10)
+    monkeypatch.setattr(linalg, "MOST_WHITENED", 10)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(
-        kernels, "whitened_squares", lambda *each: asked.append(each) or arrays._whitened_squares(*each)
+        kernels, "whitened_squares", lambda *each: asked.append(each) or linalg._whitened_squares(*each)
     )
     found = jax.jit(jax.grad(lambda *each: jnp.sum(jnp.log1p(plain(*each))), argnums=(0, 1, 2)))(*arguments)
     assert asked

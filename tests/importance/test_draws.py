@@ -235,7 +235,7 @@ def test_clip_cuts_at_the_quantile(quantile):
 
 @pytest.mark.parametrize("quantile", [0.0, -0.1, 1.01, np.nan])
 def test_clip_refuses_what_is_no_quantile(quantile):
-    with pytest.raises(ValueError, match=r"quantile must lie in \(0, 1\], but .* came. 0.99 clips the largest 1 %"):
+    with pytest.raises(ValueError, match=r"quantile must lie in \(0, 1\], got .*. 0.99 clips the largest 1 %"):
         ratios.clip(np.zeros(3), quantile)
 
 
@@ -422,7 +422,7 @@ def test_copies_count_as_one_start(getkey):
     firsts = np.array([draws.initial_positions(getkey(), 1)[0, 0] for _ in range(100)])
     assert abs((firsts == 0).mean() - 2 / 3) < 5 * np.sqrt(2 / 9 / 100)
     np.testing.assert_array_equal(np.sort(draws.initial_positions(getkey(), 2)[:, 0]), [0.0, 1.0])
-    with pytest.raises(ValueError, match="distinct draws of positive weight, 2, but 3 came"):
+    with pytest.raises(ValueError, match="distinct draws of positive weight, 2, got 3"):
         draws.initial_positions(getkey(), 3)
     with pytest.raises(ValueError, match="num_chains must be a whole number of at least 1"):
         draws.initial_positions(getkey(), 0)

@@ -293,7 +293,7 @@ def test_parse(text, expected):
 
 @pytest.mark.parametrize("text", ["cauchy", "student-", "normal-lowrank", "", "full"])
 def test_parse_names_the_families(text):
-    with pytest.raises(ValueError, match=f"family must be one of 'normal-full', .*'student', but '{text}' came"):
+    with pytest.raises(ValueError, match=f"family must be one of 'normal-full', .*'student', got '{text}'"):
         Family.parse(text)
 
 

@@ -135,7 +135,7 @@ def test_free_slots_leave_the_draws_alone(getkey):
 def test_capacity_cannot_shrink():
     mixture = make_mixture()
     np.testing.assert_array_equal(mixture.with_capacity(NUM).log_prob(points()), on_device(mixture).log_prob(points()))
-    with pytest.raises(ValueError, match="capacity must be at least 3, the present one, but 2 came"):
+    with pytest.raises(ValueError, match="capacity must be at least 3, the present one, got 2"):
         mixture.with_capacity(2)
 
 
@@ -298,9 +298,9 @@ def test_bad_arguments(getkey):
     mixture, key = make_mixture(), getkey()
     with pytest.raises(ValueError, match="num_draws must be a whole number of at least 1"):
         mixture.sample(key, 0)
-    with pytest.raises(ValueError, match=r"x must be a point of shape \(2,\).*but shape \(4, 3\) came"):
+    with pytest.raises(ValueError, match=r"x must be a point of shape \(2,\).*got shape \(4, 3\)"):
         mixture.log_prob(np.zeros((4, 3)))
-    with pytest.raises(ValueError, match=r"shape \(2, 4, 2\) came"):
+    with pytest.raises(ValueError, match=r"got shape \(2, 4, 2\)"):
         mixture.log_prob(np.zeros((2, 4, 2)))
 
 

@@ -216,11 +216,11 @@ def test_damaged_or_foreign_checkpoint_is_refused(getkey, tmp_path):
 def test_a_checkpoint_of_other_arguments_is_refused(getkey, tmp_path):
     key, path = getkey(), tmp_path / "state.npz"
     klover.refine(key, normal(2), checkpoint=path)
-    for change, words in ((("key", getkey()), "key = "), (("family", "normal"), "family = student, but normal came")):
+    for change, words in ((("key", getkey()), "key = "), (("family", "normal"), "family = student, got normal")):
         arguments = {"key": key, "family": "student"} | dict([change])
         with pytest.raises(ValueError, match=words):
             klover.refine(target=normal(2), checkpoint=path, **arguments)
-    with pytest.raises(ValueError, match="start = None, but ndarray came"):
+    with pytest.raises(ValueError, match="start = None, got ndarray"):
         klover.refine(key, normal(2), np.random.default_rng(0).normal(size=(50, 2)), checkpoint=path)
 
 
@@ -332,7 +332,7 @@ def test_every_family_covers_a_gaussian(family, getkey):
 
 
 def test_a_family_that_is_unknown_is_refused(getkey):
-    with pytest.raises(ValueError, match="family must be one of 'student', 'normal', .* but 'cauchy' came"):
+    with pytest.raises(ValueError, match="family must be one of 'student', 'normal', .* got 'cauchy'"):
         klover.refine(getkey(), klover.Target(lambda x: -(x @ x), jnp.zeros(2)), family="cauchy")
 
 

@@ -9,7 +9,7 @@ import pytest
 import klover
 from helpers import gaussian, linear_regression
 from klover.importance import psis
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 from klover.verdict.judge import judge
 from klover.verdict.status import Status
 
@@ -79,7 +79,7 @@ def test_refused_fits_are_not_compared(fits):
 def test_improper_priors_are_not_compared(fits):
     known = linear_regression()
     improper = klover.Target(
-        known.target.log_prob, np.zeros(3), front_end=FrontEnd("language", improper=("intercept", "slope"))
+        known.target.log_prob, np.zeros(3), model_info=ModelInfo("language", improper=("intercept", "slope"))
     )
     fit = make_fit(known._replace(target=improper))
     with pytest.raises(ValueError, match=r"fits\['b'\] has an improper prior of intercept, slope"):
@@ -87,5 +87,5 @@ def test_improper_priors_are_not_compared(fits):
 
 
 def test_one_fit_is_no_comparison(fits):
-    with pytest.raises(ValueError, match="two fits or more, but 1 came"):
+    with pytest.raises(ValueError, match="two fits or more, got 1"):
         klover.compare({"a": fits["three"]})

@@ -13,7 +13,7 @@ import klover
 from klover.base import optional
 from klover.importance import psis
 from klover.results import datatree
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 from klover.verdict.judge import judge
 
 az = pytest.importorskip("arviz")
@@ -41,7 +41,7 @@ def make_target(**known):
         log_prior = -0.5 * jnp.sum(position["mean"] ** 2) - 0.5 * position["log_scale"] ** 2
         return log_prior + log_likelihood(constrain(position))["y"].sum()
 
-    front_end = FrontEnd(
+    model_info = ModelInfo(
         "language",
         dims={"mean": ("group",), "y": ("row", "group")},
         coords={"group": GROUPS},
@@ -49,7 +49,7 @@ def make_target(**known):
         **{"log_likelihood": log_likelihood, "predict": predict, **known},
     )
     example = {"mean": np.zeros(3), "log_scale": 0.0}
-    return klover.Target(logdensity, example, constrain=constrain, front_end=front_end)
+    return klover.Target(logdensity, example, constrain=constrain, model_info=model_info)
 
 
 def fit_around(target, scale=(0.15, 0.35, 0.35, 0.35), num_draws=3000):
@@ -229,14 +229,14 @@ def test_positions_of_any_structure(example, names, expected):
 
 
 def test_names_of_axes_that_cannot_be_used():
-    front_end = FrontEnd(
+    model_info = ModelInfo(
         "language",
         dims={"a": ("side", "side"), "b": ("long",), "c": ("draw",), "d": ("a",), "e": ("side",), "f": ("u", "v")},
         coords={"side": [1, 2], "long": [1, 2, 3]},
     )
     shapes = {"a": (2, 2), "b": (2,), "c": (2,), "d": (2,), "e": (2,), "f": (2,)}
     arrays = {name: np.zeros((5, *shape)) for name, shape in shapes.items()}
-    dims = {name: values.dims[2:] for name, values in datatree._dataset(arrays, front_end).data_vars.items()}
+    dims = {name: values.dims[2:] for name, values in datatree._dataset(arrays, model_info).data_vars.items()}
     assert dims == {
         "a": ("side", "a_dim_1"),
         "b": ("b_dim_0",),
@@ -248,8 +248,8 @@ def test_names_of_axes_that_cannot_be_used():
 
 
 def test_labels_that_are_objects_become_words(tmp_path):
-    front_end = FrontEnd("language", dims={"a": ("side",)}, coords={"side": np.array(["left", 2], dtype=object)})
-    data = datatree._dataset({"a": np.zeros((5, 2))}, front_end)
+    model_info = ModelInfo("language", dims={"a": ("side",)}, coords={"side": np.array(["left", 2], dtype=object)})
+    data = datatree._dataset({"a": np.zeros((5, 2))}, model_info)
     assert data["side"].values.tolist() == ["left", "2"]
 
 

@@ -9,7 +9,7 @@ import klover
 from helpers import gaussian
 from klover.importance.islands import ParticleDraws
 from klover.results.explanation import TEXTS, explain
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 from klover.verdict.judge import Verdict
 from klover.verdict.status import Status
 
@@ -60,7 +60,7 @@ def test_draws_without_support_have_no_numbers(trusted):
 
 
 def test_improper_priors_are_named():
-    target = klover.Target(lambda x: -0.5 * x["a"] ** 2, {"a": 0.0}, front_end=FrontEnd("mine", improper=("a",)))
+    target = klover.Target(lambda x: -0.5 * x["a"] ** 2, {"a": 0.0}, model_info=ModelInfo("mine", improper=("a",)))
     fit = klover.refine(jax.random.key(0), target, num_draws=1000, budget=5000)
     assert "The prior of a is improper, so the evidence means nothing." in explain(fit).numbers
 

@@ -12,10 +12,10 @@ import pytest
 import klover
 from klover.importance.islands import ParticleDraws
 from klover.results.files import settings_of
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 from klover.verdict.judge import judge_particles
 
-FRONT_END = FrontEnd("language", {"b": ("side",)}, {"side": ["l", "r"]}, {"y": np.arange(3)}, ("b",), lambda p: p)
+FRONT_END = ModelInfo("language", {"b": ("side",)}, {"side": ["l", "r"]}, {"y": np.arange(3)}, ("b",), lambda p: p)
 
 
 def make_target(shift=0.0):
@@ -23,7 +23,7 @@ def make_target(shift=0.0):
         lambda position: -0.5 * (jnp.sum((position["b"] - shift) ** 2) + position["log_a"] ** 2),
         {"log_a": 0.0, "b": np.zeros(2)},
         constrain=lambda position: {"a": jnp.exp(position["log_a"]), "b": position["b"]},
-        front_end=FRONT_END,
+        model_info=FRONT_END,
     )
 
 

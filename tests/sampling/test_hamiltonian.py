@@ -11,6 +11,7 @@ from scipy import stats
 from helpers import correlated_covariance, gaussian
 from klover import Target
 from klover.fitting import growth
+from klover.fitting.sample import equal
 from klover.importance.ratios import effective_sample_size
 from klover.mixtures.components import COVARIANCES, TAILS, Family
 from klover.mixtures.mixture import Mixture
@@ -45,7 +46,7 @@ def stay(kernel: Mixture, now: Particles) -> Mixture:
 
 
 def follow(kernel: Mixture, now: Particles) -> Mixture:
-    return growth.fit(kernel, growth.equal(now.x, now.log_p), num_steps=3)
+    return growth.fit(kernel, equal(now.x, now.log_p), num_steps=3)
 
 
 def wide_start(location: float = 3.0, scale: float = 10.0) -> Mixture:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from klover import Family, Mixture, Target
-from klover.sampling import swarm
+from klover.sampling.swarm import advance, release
 
 
 def gaussian(dim, scale=1.0):
@@ -23,10 +23,10 @@ def start(dim, scale, covariance="diagonal"):
 def test_the_evidence_of_a_gaussian_is_found(getkey, covariance):
     dim, begin = 4, start(4, 3.0, covariance)
     target = gaussian(dim)
-    swarm = swarm.release(getkey(), target, begin, 4, 64)
-    advance = jax.jit(swarm.advance)
+    swarm = release(getkey(), target, begin, 4, 64)
+    step = jax.jit(advance)
     while swarm.beta < 1:
-        swarm = advance(getkey(), target, begin, swarm, jnp.asarray(10))
+        swarm = step(getkey(), target, begin, swarm, jnp.asarray(10))
     truth = 0.5 * dim * np.log(2 * np.pi)
     error = np.std(swarm.log_evidence) / np.sqrt(4) + 0.02
     assert abs(jax.nn.logsumexp(swarm.log_evidence) - np.log(4) - truth) < 5 * error
@@ -37,17 +37,17 @@ def test_the_evidence_of_a_gaussian_is_found(getkey, covariance):
 
 def test_a_stride_leaves_half_of_the_particles_effective():
     change = jnp.asarray(np.random.default_rng(0).normal(size=(3, 200)) * 10)
-    part = swarm._stride(change)
-    share = swarm._effective_share(part * change)
-    assert share.min() == pytest.approx(swarm.EFFECTIVE_SHARE, abs=1e-3)
-    assert swarm._stride(0.01 * change) == 1.0
+    part = tempering._stride(change)
+    share = tempering._effective_share(part * change)
+    assert share.min() == pytest.approx(tempering.EFFECTIVE_SHARE, abs=1e-3)
+    assert tempering._stride(0.01 * change) == 1.0
 
 
 def test_points_outside_the_support_are_left_at_once(getkey):
     target = Target(lambda x: jnp.where(jnp.all(x > 0), -0.5 * jnp.sum(x**2), jnp.nan), np.ones(2))
     begin = start(2, 1.0)
-    swarm = swarm.release(getkey(), target, begin, 2, 64)
-    swarm = swarm.advance(getkey(), target, begin, swarm, jnp.asarray(5))
+    swarm = release(getkey(), target, begin, 2, 64)
+    swarm = advance(getkey(), target, begin, swarm, jnp.asarray(5))
     assert jnp.all(swarm.x > 0)
     assert jnp.all(jnp.isfinite(swarm.log_p))
     assert swarm.num_nan > 0

@@ -9,7 +9,7 @@ import pytest
 
 import klover
 from klover.targets.approximations import NUM_DRAWS, weighted_draws
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 
 arviz, blackjax = pytest.importorskip("arviz"), pytest.importorskip("blackjax")
 
@@ -32,7 +32,9 @@ def model_target():
         lambda position: -0.5 * (position["mu"] ** 2 + position["log_tau"] ** 2),
         {"log_tau": 0.0, "mu": 0.0},
         constrain=lambda position: {"mu": position["mu"], "tau": jnp.exp(position["log_tau"])},
-        front_end=FrontEnd("test", unconstrain=lambda values: {"mu": values["mu"], "log_tau": jnp.log(values["tau"])}),
+        model_info=ModelInfo(
+            "test", unconstrain=lambda values: {"mu": values["mu"], "log_tau": jnp.log(values["tau"])}
+        ),
     )
 
 

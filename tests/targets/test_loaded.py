@@ -35,7 +35,7 @@ def stored():
 def test_positions_and_names_stay(container):
     target = make_target(container)
     stored = StoredTarget(**describe(target, X))
-    assert (stored.dim, stored.names, stored.front_end) == (3, target.names, None)
+    assert (stored.dim, stored.names, stored.model_info) == (3, target.names, None)
     np.testing.assert_array_equal(stored.flat_position(X), target.flat_position(X))
     expected, found = positions(target, X), positions(stored, X)
     if container is not Pair:

@@ -70,7 +70,7 @@ def test_constrained_positions_have_their_own_names():
     assert set(target.position(x[0])) == {"interval", "scale"}
     named = Target(standard_normal, example, constrain=constrain, names=["low", "high", "scale"])
     assert named.names == ("low", "high", "scale")
-    with pytest.raises(ValueError, match="names must hold 3 names, one for each number read, but 2 came"):
+    with pytest.raises(ValueError, match="names must hold 3 names, one for each number read, got 2"):
         Target(standard_normal, example, constrain=constrain, names=["low", "high"])
 
 
@@ -126,7 +126,7 @@ def test_box_is_a_hint_and_none_by_default():
 @pytest.mark.parametrize(
     ("box", "message"),
     [
-        ((np.zeros(2), 1.0), "box must hold corners of 3 numbers, like the example, but 2 and 3 came"),
+        ((np.zeros(2), 1.0), "box must hold corners of 3 numbers, like the example, got 2 and 3"),
         ((1.0, 1.0), "box must be finite, with lower below upper in every coordinate"),
         ((np.zeros(3), np.array([1.0, -1.0, 1.0])), "box must be finite, with lower below upper"),
         ((0.0, np.inf), "box must be finite"),
@@ -141,7 +141,7 @@ def test_box_that_is_refused(box, message):
 
 @pytest.mark.parametrize("box", [3.0, (0.0, 1.0, 2.0)], ids=["number", "three"])
 def test_box_that_is_no_pair_is_refused(box):
-    with pytest.raises(ValueError, match=r"box must be a pair \(lower, upper\), but .* came"):
+    with pytest.raises(ValueError, match=r"box must be a pair \(lower, upper\), got .*"):
         _flat_box.__wrapped__(box, BOX_EXAMPLE)
 
 

@@ -1,4 +1,4 @@
-"""Errors at the door: each names the argument, what came, what was expected, and the remedy."""
+"""Errors at the door: each names the argument, what was expected, what it got, and the remedy."""
 
 import numbers
 import operator
@@ -10,18 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from klover.base.shapes import Key
 
-def check_key(key: Any) -> None:
-    """Refuse anything but one typed key."""
+
+def as_key(key: Any) -> Key[jax.Array, ""]:
+    """Return one typed key; a whole number is the seed of one."""
+    if isinstance(key, numbers.Integral) and not isinstance(key, bool):
+        return jax.random.key(int(key))
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
         raise TypeError(
-            f"key must be a typed JAX key, but a {type(key).__name__} came. Make one with jax.random.key(0); "
-            "wrap an old-style uint32 key with jax.random.wrap_key_data."
+            f"key must be a whole number or a typed JAX key, got a {type(key).__name__}. Make one with "
+            "jax.random.key(0); wrap an old-style uint32 key with jax.random.wrap_key_data."
         )
     if key.shape != ():
         raise ValueError(
-            f"key must be one key, but an array of keys of shape {key.shape} came. Pass key[0], or vmap over keys."
+            f"key must be one key, got an array of keys of shape {key.shape}. Pass key[0], or vmap over keys."
         )
+    return key
 
 
 def check_count(name: str, value: Any, minimum: int, remedy: str = "") -> int:
@@ -29,9 +34,9 @@ def check_count(name: str, value: Any, minimum: int, remedy: str = "") -> int:
     try:
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be a whole number, but {value!r} came. {remedy}".rstrip()) from None
+        raise TypeError(f"{name} must be a whole number, got {value!r}. {remedy}".rstrip()) from None
     if count < minimum or isinstance(value, bool):
-        raise ValueError(f"{name} must be a whole number of at least {minimum}, but {value!r} came. {remedy}".rstrip())
+        raise ValueError(f"{name} must be a whole number of at least {minimum}, got {value!r}. {remedy}".rstrip())
     return count
 
 
@@ -40,7 +45,7 @@ def check_positive(name: str, value: Any, remedy: str = "") -> None:
     if isinstance(value, Tracer):
         return  # under jit or vmap there is no value to look at
     if not (isinstance(value, numbers.Real) and 0 < float(value) < float("inf")):
-        raise ValueError(f"{name} must be one finite number above 0, but {value!r} came. {remedy}".rstrip())
+        raise ValueError(f"{name} must be one finite number above 0, got {value!r}. {remedy}".rstrip())
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
@@ -48,7 +53,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     names = tuple(choices)
     if value not in names:
         listed = ", ".join(repr(choice) for choice in names)
-        raise ValueError(f"{name} must be one of {listed}, but {value!r} came.")
+        raise ValueError(f"{name} must be one of {listed}, got {value!r}.")
 
 
 def check_points(name: str, x: Any, dim: int) -> None:
@@ -56,7 +61,7 @@ def check_points(name: str, x: Any, dim: int) -> None:
     shape = np.shape(x)
     if len(shape) not in (1, 2) or shape[-1] != dim:
         raise ValueError(
-            f"{name} must be a point of shape ({dim},) or points of shape (num_draws, {dim}), but shape {shape} came."
+            f"{name} must be a point of shape ({dim},) or points of shape (num_draws, {dim}), got shape {shape}."
         )
 
 
@@ -70,6 +75,6 @@ def check_finite(name: str, tree: Any, remedy: str) -> None:
             continue  # under jit or vmap there is no value to look at
         values = np.asarray(leaf)
         if not (jnp.issubdtype(values.dtype, jnp.integer) or jnp.issubdtype(values.dtype, jnp.floating)):
-            raise TypeError(f"{name} must hold real numbers, but an array of {values.dtype} came. {remedy}")
+            raise TypeError(f"{name} must hold real numbers, got an array of {values.dtype}. {remedy}")
         if not np.all(np.isfinite(values)):
             raise ValueError(f"{name} must be finite, but it holds NaN or infinite values. {remedy}")

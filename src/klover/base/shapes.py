@@ -22,7 +22,7 @@ else:
 
     Bool = Float = Int = Key = _Array
 
-__all__ = ["AnyArray", "Bool", "Float", "Int", "Key", "PyTree", "record", "static"]
+__all__ = ["AnyArray", "Bool", "Float", "Int", "Key", "KeyLike", "PyTree", "record", "static"]
 
 if TYPE_CHECKING:
     AnyArray: TypeAlias = jax.Array | np.ndarray
@@ -31,6 +31,9 @@ else:
     AnyArray = jax.Array | np.ndarray | np.generic
 
 PyTree: TypeAlias = Any
+
+KeyLike: TypeAlias = Key[jax.Array, ""] | int
+"""A typed key, or a seed that one is made of."""
 
 T = TypeVar("T")
 

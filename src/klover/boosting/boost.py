@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.checks import check_choice, check_count, check_finite, check_key
-from klover.base.shapes import AnyArray, Float, Int, Key, record
+from klover.base.checks import as_key, check_choice, check_count, check_finite
+from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike, record
 from klover.boosting import newcomer, sources
 from klover.boosting.settings import Settings
 from klover.boosting.sources import Draws
@@ -168,7 +168,7 @@ compiled_step = jax.jit(step, static_argnames="settings")
 
 
 def boost(
-    key: Key[jax.Array, ""],
+    key: KeyLike,
     target: Target,
     *,
     first: str | Mixture = "reverse",
@@ -181,7 +181,7 @@ def boost(
     Parameters
     ----------
     key
-        A typed key, ``jax.random.key(0)``.
+        A typed key, or a whole number as its seed.
     target
         The target.
     first
@@ -199,12 +199,12 @@ def boost(
     -------
     A :class:`~klover.Fit`.
     """
-    check_key(key)
+    key = as_key(key)
     settings = Settings.of(**choices)
     check_count("num_final_draws", num_final_draws, 2, "10,000 is a good number.")
     if not isinstance(target, Target):
         raise TypeError(
-            f"target must be a klover.Target, but a {type(target).__name__} came. Wrap your log density: "
+            f"target must be a klover.Target, got a {type(target).__name__}. Wrap your log density: "
             "klover.Target(logdensity, example)."
         )
     key_init, key_rounds, key_final, key_search = jax.random.split(key, 4)

@@ -94,7 +94,7 @@ class Settings:
         for name in ("learning_rate_location", "learning_rate_scale", "initial_scale"):
             check_positive(name, getattr(self, name))
         if not self.prior >= 0:
-            raise ValueError(f"prior must be 0 or more, but {self.prior!r} came. 0 switches the prior off.")
+            raise ValueError(f"prior must be 0 or more, got {self.prior!r}. 0 switches the prior off.")
         self._check_combinations()
 
     @classmethod

@@ -102,7 +102,7 @@ def parse_budget(text: str) -> int | datetime.timedelta:
         return datetime.timedelta(seconds=float(found[1]) * SECONDS[found[2]])
     if re.fullmatch(r"[\d_]*[1-9][\d_]*", text.strip()):
         return int(text)
-    raise ValueError(f"--budget must be a number of evaluations, or a time such as 60s or 5min, but {text!r} came.")
+    raise ValueError(f"--budget must be a number of evaluations, or a time such as 60s or 5min, got {text!r}.")
 
 
 def read_start(path: Path, target: "Target") -> Any:
@@ -123,7 +123,7 @@ def read_start(path: Path, target: "Target") -> Any:
     if "posterior" not in start.children:
         raise ValueError(f"--start {path} must have a group 'posterior', but it has {', '.join(start.children)}.")
     values = list(start.posterior.data_vars.values())
-    is_nameless = target.front_end is None and not isinstance(target.unravel(target.start), dict)
+    is_nameless = target.model_info is None and not isinstance(target.unravel(target.start), dict)
     # One variable holds the whole position of a target without names.
     return values[0].to_numpy().reshape(-1, target.dim) if is_nameless and len(values) == 1 else start
 

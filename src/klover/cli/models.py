@@ -38,7 +38,7 @@ def load_target(place: str, data_path: Path | None) -> "Target":
     """
     path, name = split(place)
     if path.suffix not in (".py", ".stan"):
-        raise ValueError(f"the model must be FILE.py:NAME or FILE.stan, but {place!r} came.")
+        raise ValueError(f"the model must be FILE.py:NAME or FILE.stan, got {place!r}.")
     if not path.is_file():
         raise ValueError(f"the model's file {path} does not exist.")
     data = {} if data_path is None else read_data(data_path)
@@ -60,7 +60,7 @@ def split(place: str) -> tuple[Path, str]:
 def read_data(path: Path) -> dict[str, Any]:
     """Read data by name: an object of JSON, columns of numbers under a header, or arrays of NumPy's."""
     if path.suffix not in DATA:
-        raise ValueError(f"--data must be a file that ends in {', '.join(DATA)}, but {path} came.")
+        raise ValueError(f"--data must be a file that ends in {', '.join(DATA)}, got {path}.")
     if not path.is_file():
         raise ValueError(f"--data names {path}, which does not exist.")
     try:

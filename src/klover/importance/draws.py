@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.arrays import namespace
-from klover.base.checks import check_count, check_key
+from klover.base.checks import as_key, check_count
 from klover.base.shapes import AnyArray, Float, Int, Key, PyTree, record
 from klover.importance import control_variates, psis, resampling
 from klover.importance.ratios import LogRatio, Scalar, effective_sample_size, forward_kl, log_evidence, self_normalised
@@ -160,8 +160,8 @@ class WeightedDraws:
         first, log_weight = resampling.merge_copies(np.asarray(self.x), np.asarray(self.log_weight, float))
         if len(first) < num_chains:
             raise ValueError(
-                f"num_chains must be at most the number of distinct draws of positive weight, {len(first)}, but "
-                f"{num_chains} came. Draw more with fit.importance(key, num_draws), or run fewer chains."
+                f"num_chains must be at most the number of distinct draws of positive weight, {len(first)}, got "
+                f"{num_chains}. Draw more with fit.importance(key, num_draws), or run fewer chains."
             )
         chosen = first[resampling.resample(key, log_weight, num_chains, "without-replacement")]
         if constrained:
@@ -191,7 +191,7 @@ def weigh(
 
 def sample_importance(key: Key[jax.Array, ""], target: Target, proposal: Mixture, num_draws: int) -> WeightedDraws:
     """Draw from a mixture and weight the draws with the whole mixture as denominator."""
-    check_key(key)
+    key = as_key(key)
     check_count("num_draws", num_draws, 2, "Standard errors need two draws at the least; 10,000 is a good number.")
     x, log_q = jax.jit(Mixture.sample_and_log_prob, static_argnums=2)(proposal, key, num_draws)
     # What comes out of a compiled program may carry the front end of another target that shares it.

@@ -117,7 +117,7 @@ def _smooth_tail(ascending: Float[AnyArray, " draw"]) -> tuple[Float[AnyArray, "
 
 def _check_vector(log_ratio: AnyArray) -> None:
     if log_ratio.ndim != 1:
-        raise ValueError(f"log_ratio must be a vector, but shape {log_ratio.shape} came. Use jax.vmap for batches.")
+        raise ValueError(f"log_ratio must be a vector, got shape {log_ratio.shape}. Use jax.vmap for batches.")
 
 
 @np.errstate(all="ignore")

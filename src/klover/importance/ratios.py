@@ -65,7 +65,7 @@ def truncate(log_ratio: LogRatio) -> LogRatio:
 def clip(log_ratio: LogRatio, quantile: float) -> LogRatio:
     """Cut the ratios at one of their own quantiles (for example 0.99)."""
     if not 0 < quantile <= 1:
-        raise ValueError(f"quantile must lie in (0, 1], but {quantile!r} came. 0.99 clips the largest 1 %.")
+        raise ValueError(f"quantile must lie in (0, 1], got {quantile!r}. 0.99 clips the largest 1 %.")
     xp = namespace(log_ratio)
     rank = max(math.ceil(quantile * log_ratio.shape[0]) - 1, 0)
     return xp.minimum(log_ratio, xp.sort(log_ratio)[rank])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from klover.base.checks import check_choice, check_count, check_key
+from klover.base.checks import as_key, check_choice, check_count
 from klover.base.shapes import AnyArray, Float, Int, Key
 
 __all__ = ["merge_copies", "resample", "residual", "stratified", "systematic", "without_replacement"]
@@ -93,7 +93,7 @@ def _check_weights(log_weight: jax.Array, num_draws: int, method: str) -> None:
     """Refuse weights that cannot be resampled, as far as their values are known."""
     if log_weight.ndim != 1 or log_weight.shape[0] == 0:
         remedy = "Flatten the draws, or use jax.vmap for batches."
-        raise ValueError(f"log_weight must be a vector of at least one, but shape {log_weight.shape} came. {remedy}")
+        raise ValueError(f"log_weight must be a vector of at least one, got shape {log_weight.shape}. {remedy}")
     num_usable = log_weight.shape[0]
     if not isinstance(log_weight, Tracer):
         num_bad = int(jnp.sum(jnp.isnan(log_weight) | (log_weight == jnp.inf)))
@@ -107,7 +107,7 @@ def _check_weights(log_weight: jax.Array, num_draws: int, method: str) -> None:
         remedy = "Ask for fewer, draw more from the proposal, or resample with replacement (method='systematic')."
         raise ValueError(
             f"num_draws must be at most the {num_usable} draws of positive weight when resampling without replacement, "
-            f"but {num_draws} came. {remedy}"
+            f"got {num_draws}. {remedy}"
         )
 
 
@@ -132,7 +132,7 @@ def resample(
     index
         Which draws were taken.
     """
-    check_key(key)
+    key = as_key(key)
     check_count("num_draws", num_draws, 1)
     check_choice("method", method, METHODS)
     log_weight = jnp.asarray(log_weight)

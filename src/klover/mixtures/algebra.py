@@ -103,9 +103,7 @@ def diffuse(
     """
     lower, upper = np.atleast_1d(np.asarray(lower, float)), np.atleast_1d(np.asarray(upper, float))
     if lower.shape != upper.shape or lower.ndim != 1:
-        raise ValueError(
-            f"lower and upper must be vectors of one length, but shapes {lower.shape}, {upper.shape} came."
-        )
+        raise ValueError(f"lower and upper must be vectors of one length, got shapes {lower.shape}, {upper.shape}.")
     if not (np.isfinite(lower).all() and np.isfinite(upper).all() and (lower < upper).all()):
         raise ValueError("lower must be below upper in every coordinate, and both finite.")
     variance = (1.2 * (upper - lower)) ** 2 / 12

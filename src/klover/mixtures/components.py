@@ -182,7 +182,7 @@ class Family:
         if location.ndim != 2 or covariance.shape not in (location.shape, (*location.shape, location.shape[1])):
             raise ValueError(
                 "location must have shape (num_components, dim), and covariance that shape (variances) or "
-                f"(num_components, dim, dim) (matrices), but shapes {location.shape} and {covariance.shape} came."
+                f"(num_components, dim, dim) (matrices), got shapes {location.shape} and {covariance.shape}."
             )
         xp = namespace(location, covariance)
         num, dim = location.shape

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.arrays import logsumexp, namespace, over_blocks
-from klover.base.checks import check_count, check_key, check_points
-from klover.base.shapes import AnyArray, Float, Int, Key, record
+from klover.base.checks import as_key, check_count, check_points
+from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike, record
 from klover.mixtures.components import Components
 from klover.mixtures.scale import Full
 
@@ -73,9 +73,9 @@ class Mixture:
         log_density = xp.concatenate(over_blocks(of_block, xp.atleast_2d(x)))
         return log_density[0] if x.ndim == 1 else log_density
 
-    def sample(self, key: Key[jax.Array, ""], num_draws: int) -> Float[jax.Array, "draw dim"]:
+    def sample(self, key: KeyLike, num_draws: int) -> Float[jax.Array, "draw dim"]:
         """Draw ``num_draws`` independent points."""
-        check_key(key)
+        key = as_key(key)
         check_count("num_draws", num_draws, 1)
         key_index, key_draw = jax.random.split(key)
         return self.components.sample(key_draw, self.sample_index(key_index, num_draws))
@@ -101,7 +101,7 @@ class Mixture:
         return jnp.minimum(jnp.sum(cumulative[None, :] <= uniform[:, None], axis=1), self.capacity - 1)
 
     def sample_and_log_prob(
-        self, key: Key[jax.Array, ""], num_draws: int
+        self, key: KeyLike, num_draws: int
     ) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
         """Draw points and return them with the log density of the whole mixture there."""
         x = self.sample(key, num_draws)
@@ -123,7 +123,7 @@ class Mixture:
         """Return the same density with more free slots."""
         extra = capacity - self.capacity
         if extra < 0:
-            raise ValueError(f"capacity must be at least {self.capacity}, the present one, but {capacity} came.")
+            raise ValueError(f"capacity must be at least {self.capacity}, the present one, got {capacity}.")
         padded = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], extra, 0)]), self.components)
         return Mixture(padded, jnp.concatenate([self.log_weights, jnp.full(extra, -jnp.inf, self.log_weights.dtype)]))
 

@@ -75,7 +75,7 @@ def draw(name: str, out: Path, seed: int = 0, num_seeds: int = 20) -> list[Path]
     if name not in FIGURES:
         raise ValueError(f"there is no figure {name!r}; the figures are {', '.join(FIGURES)}.")
     if num_seeds < 1:
-        raise ValueError(f"num_seeds must be at least 1, but {num_seeds} came. The paper's figures use 20.")
+        raise ValueError(f"num_seeds must be at least 1, got {num_seeds}. The paper's figures use 20.")
     plt = optional.pyplot()
     with plt.rc_context(STYLE):
         figure, numbers = FIGURES[name](seed, num_seeds)

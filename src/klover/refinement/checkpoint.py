@@ -53,7 +53,7 @@ def load(path: str | os.PathLike, context: Context, asked: dict[str, Any]) -> St
     for name, value in description.get("asked", asked).items():
         if value != asked[name]:
             raise ValueError(
-                f"checkpoint {path} belongs to a run with {name} = {value}, but {asked[name]} came. Go on with the "
+                f"checkpoint {path} belongs to a run with {name} = {value}, got {asked[name]}. Go on with the "
                 f"same {name}, or choose another file."
             )
     context.generator.bit_generator.state = description["generator"]

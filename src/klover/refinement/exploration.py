@@ -15,7 +15,7 @@ from klover.mixtures.algebra import inflate, join
 from klover.mixtures.mixture import Mixture
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, State
-from klover.sampling import hamiltonian as journeys
+from klover.sampling import hamiltonian, tempering
 from klover.sampling.hamiltonian import Bridge, Particles, place, systematic
 
 NUM_PARTICLES = 1024
@@ -56,7 +56,7 @@ def probe(context: Context, state: State, num: int) -> tuple[Particles, float]:
     """Move draws of the pool on the target; return them and the standard errors by which they found new mass."""
     sample = state.pool.sample()
     begun = place(context.evaluator, sample.x[systematic(context.generator, sample.weight, num)])
-    moved = journeys.move(context.generator, context.evaluator, state.mixture, begun, num_moves=NUM_MOVES)
+    moved = hamiltonian.move(context.generator, context.evaluator, state.mixture, begun, num_moves=NUM_MOVES)
     mass, error = uncovered_mass(moved, state.pool if state.was_hard else state.pool.fresh)
     return moved, mass / error if mass > SMALLEST_MASS else 0.0
 
@@ -68,7 +68,7 @@ def descend(context: Context, pool: Pool) -> tuple[Particles, Mixture]:
     def refit(kernel, now):
         return grow(context.generator, kernel, equal(now.x, now.log_p), context.max_components, 1)
 
-    particles, _ = journeys.carry(
+    particles, _ = tempering.carry(
         context.generator, context.evaluator, proposal, pool.x[:num], pool.log_p[:num], NUM_PARTICLES, refit
     )
     return particles, refit(proposal, particles)
@@ -78,7 +78,7 @@ def explore(context: Context, state: State, moved: Particles) -> None:
     """Send particles on two journeys, keep them in the archive, and find the frontier."""
     generator, evaluator = context.generator, context.evaluator
     hottest = max(1 - 4 / context.dim, EXCURSION_BETA)
-    away = journeys.excursion(generator, evaluator, state.mixture, moved, hottest, _follow)
+    away = tempering.excursion(generator, evaluator, state.mixture, moved, hottest, _follow)
     factor = INFLATIONS[len(state.history) % len(INFLATIONS)]
     wide = join(inflate(state.mixture, factor, INFLATED_DF), state.broad, BROAD_SHARE)
     x = wide.draw(generator, 2 * NUM_PARTICLES)
@@ -86,7 +86,7 @@ def explore(context: Context, state: State, moved: Particles) -> None:
     explored = moved
     # In a narrow support no draw of an inflated mixture may lie inside; then there is nothing to carry.
     if np.isfinite(log_p).any():
-        explored, _ = journeys.carry(generator, evaluator, wide, x, log_p, NUM_PARTICLES, _follow)
+        explored, _ = tempering.carry(generator, evaluator, wide, x, log_p, NUM_PARTICLES, _follow)
     mass, _ = uncovered_mass(explored, state.pool)
     state.discovered = (state.discovered[-1], mass)
     state.archive = (*state.archive, away, explored)[-ARCHIVE:]
@@ -106,10 +106,10 @@ def find_frontier(context: Context, state: State, moved: Particles) -> None:
         cold = state.frontier_particles[0].where(row % 2 == 0, cold)
         hot = state.frontier_particles[1].where(row % 8 > 0, hot)
     generator, evaluator = context.generator, context.evaluator
-    cold = journeys.move(generator, evaluator, kernel, cold, Bridge(1 + 1 / context.dim), FRONTIER_MOVES)
+    cold = hamiltonian.move(generator, evaluator, kernel, cold, Bridge(1 + 1 / context.dim), FRONTIER_MOVES)
     bridge = Bridge(max(1 - 2 / context.dim, FRONTIER_BETA))
     for _ in range(NUM_CRAWLS):
-        hot = journeys.move(generator, evaluator, kernel, hot, bridge, FRONTIER_MOVES, CRAWL_LEAPFROGS)
+        hot = hamiltonian.move(generator, evaluator, kernel, hot, bridge, FRONTIER_MOVES, CRAWL_LEAPFROGS)
         kernel = _follow(kernel, hot)
     state.frontier_particles = (cold, hot)
     state.frontier = join(_follow(state.mixture, cold), _follow(state.mixture, hot), 0.5)

@@ -95,7 +95,7 @@ def _hides_a_part(context: Context, state: State) -> bool:
     Densities in other languages often say so that a point is outside of the support; theirs is the ordinary limit.
     """
     num_nan, num_infinite, num_draws = state.most_invalid
-    is_foreign = hasattr(context.evaluator.target.front_end, "failures")
+    is_foreign = hasattr(context.evaluator.target.model_info, "failures")
     return not is_foreign and num_nan + num_infinite > LARGEST_HIDDEN_SHARE * num_draws
 
 

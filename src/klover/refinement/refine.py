@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from klover.base.checks import check_choice, check_count, check_key
-from klover.base.shapes import AnyArray, Float, Key, PyTree
+from klover.base.checks import as_key, check_choice, check_count
+from klover.base.shapes import AnyArray, Float, KeyLike, PyTree
 from klover.importance import psis
 from klover.importance.control_variates import control
 from klover.importance.draws import WeightedDraws
@@ -44,7 +44,7 @@ PROGRESS_SECONDS = 2.0
 
 
 def refine(
-    key: Key[jax.Array, ""],
+    key: KeyLike,
     target: Target,
     start: Any = None,
     *,
@@ -62,7 +62,7 @@ def refine(
     Parameters
     ----------
     key
-        A typed key.
+        A typed key, or a whole number as its seed.
     target
         The target. A ``box`` helps where modes may be far apart.
     start
@@ -91,10 +91,10 @@ def refine(
     -------
     A :class:`~klover.Fit`; interrupted by Ctrl-C, the best so far.
     """
-    check_key(key)
+    key = as_key(key)
     if not isinstance(target, Target):
         raise TypeError(
-            f"target must be a klover.Target, but a {type(target).__name__} came. Wrap your log density: "
+            f"target must be a klover.Target, got a {type(target).__name__}. Wrap your log density: "
             "klover.Target(logdensity, example)."
         )
     if max_components is not None:
@@ -142,7 +142,7 @@ def _reserve(budget: Budget, num_draws: int | None) -> int:
         return 0
     if num_draws is not None and num_draws >= budget:
         raise ValueError(
-            f"num_draws must be smaller than the budget, but {num_draws} and {budget} came. The budget pays for the "
+            f"num_draws must be smaller than the budget, got {num_draws} and {budget}. The budget pays for the "
             "search as well: give at least twice as many evaluations."
         )
     return num_draws or max(min(FEWEST_DRAWS, budget // 4), 2)

@@ -75,7 +75,7 @@ def compare(fits: Mapping[str, Fit]) -> Comparison:
         Two or more fits by the names of their models.
     """
     if len(fits) < 2:
-        raise ValueError(f"fits must hold two fits or more, but {len(fits)} came. Pass a dict of fits by name.")
+        raise ValueError(f"fits must hold two fits or more, got {len(fits)}. Pass a dict of fits by name.")
     for name, fit in fits.items():
         _check(name, fit)
     names = sorted(fits, key=lambda name: -fits[name].log_evidence)
@@ -87,7 +87,7 @@ def compare(fits: Mapping[str, Fit]) -> Comparison:
 
 def _check(name: str, fit: Fit) -> None:
     """Refuse a fit whose evidence cannot be believed, or means nothing."""
-    improper = () if fit.target.front_end is None else fit.target.front_end.improper
+    improper = () if fit.target.model_info is None else fit.target.model_info.improper
     if improper:
         raise ValueError(
             f"fits[{name!r}] has an improper prior of {', '.join(improper)}, so that its evidence is known up to an "

@@ -11,7 +11,7 @@ from klover.base import optional
 from klover.base.shapes import AnyArray, Key, PyTree
 from klover.importance import resampling
 from klover.importance.draws import WeightedDraws
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 
 SAMPLE = ("chain", "draw")
 BLOCK = 256
@@ -47,22 +47,22 @@ def to_datatree(
     """
     key_choice, key_order, key = jax.random.split(jax.random.key(0) if key is None else key, 3)
     index = np.asarray(jax.random.permutation(key_order, resampling.resample(key_choice, draws.log_weight, num_draws)))
-    front_end: FrontEnd | None = draws.target.front_end
+    model_info: ModelInfo | None = draws.target.model_info
     positions, names = draws.positions, draws.target.names
     chosen = jax.tree.map(lambda leaf: leaf[index], positions)
     statistics = {name: getattr(draws, name) for name in ("log_p", "log_q", "log_ratio", "log_weight")}
     pool = {name + "_" * (name in statistics): values for name, values in variables(positions, names).items()}
     groups = {
-        "posterior": _dataset(variables(chosen, names), front_end),
-        "sample_stats": _dataset({"lp": np.asarray(draws.log_p)[index]}, front_end),
-        "proposal": _dataset(pool | statistics, front_end),
+        "posterior": _dataset(variables(chosen, names), model_info),
+        "sample_stats": _dataset({"lp": np.asarray(draws.log_p)[index]}, model_info),
+        "proposal": _dataset(pool | statistics, model_info),
     }
-    if front_end is not None and front_end.observed:
-        groups["observed_data"] = _dataset(front_end.observed, front_end, ())
-    if front_end is not None and front_end.log_likelihood is not None:
-        groups["log_likelihood"] = _dataset(over_draws(front_end.log_likelihood, chosen), front_end)
+    if model_info is not None and model_info.observed:
+        groups["observed_data"] = _dataset(model_info.observed, model_info, ())
+    if model_info is not None and model_info.log_likelihood is not None:
+        groups["log_likelihood"] = _dataset(over_draws(model_info.log_likelihood, chosen), model_info)
     if predictive:
-        groups["posterior_predictive"] = _dataset(_predictions(front_end, key, chosen), front_end)
+        groups["posterior_predictive"] = _dataset(_predictions(model_info, key, chosen), model_info)
     attributes = _attributes(draws)
     groups["posterior"].attrs.update(attributes)
     tree = optional.xarray().DataTree.from_dict(groups)
@@ -113,17 +113,17 @@ def over_draws(function: Callable[..., dict[str, AnyArray]], *arguments: PyTree)
         return {name: np.stack([np.asarray(entry[name]) for entry in each]) for name in each[0]}
 
 
-def _predictions(front_end: FrontEnd | None, key: Key[jax.Array, ""], positions: PyTree) -> dict[str, AnyArray]:
-    if front_end is None or front_end.predict is None:
+def _predictions(model_info: ModelInfo | None, key: Key[jax.Array, ""], positions: PyTree) -> dict[str, AnyArray]:
+    if model_info is None or model_info.predict is None:
         raise ValueError(
             "predictive must be False, because the target does not know how to predict: it was not made from a model "
             "of a modelling language that does, or the fit was loaded without it."
         )
     num = len(jax.tree.leaves(positions)[0])
-    return over_draws(front_end.predict, jax.random.split(key, num), positions)
+    return over_draws(model_info.predict, jax.random.split(key, num), positions)
 
 
-def _dataset(arrays: dict[str, Any], front_end: FrontEnd | None, leading: tuple[str, ...] = SAMPLE) -> Any:
+def _dataset(arrays: dict[str, Any], model_info: ModelInfo | None, leading: tuple[str, ...] = SAMPLE) -> Any:
     """Label arrays by the model's own names of axes; leading axes are those of one chain."""
     labelled: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     labels: dict[str, np.ndarray] = {}
@@ -132,7 +132,7 @@ def _dataset(arrays: dict[str, Any], front_end: FrontEnd | None, leading: tuple[
         labels |= {dim: np.arange(size) for dim, size in zip(leading, values.shape, strict=False)}
         dims = list(leading)
         for axis, size in enumerate(values.shape[len(leading) :]):
-            dim, along = _axis(name, axis, size, front_end)
+            dim, along = _axis(name, axis, size, model_info)
             if dim in (*dims, *arrays) or not np.array_equal(labels.get(dim, along), along):
                 dim, along = _unnamed_axis(name, axis, size)
             labels[dim] = along
@@ -142,12 +142,12 @@ def _dataset(arrays: dict[str, Any], front_end: FrontEnd | None, leading: tuple[
     return optional.xarray().Dataset(labelled, labels)
 
 
-def _axis(name: str, axis: int, size: int, front_end: FrontEnd | None) -> tuple[str, np.ndarray]:
+def _axis(name: str, axis: int, size: int, model_info: ModelInfo | None) -> tuple[str, np.ndarray]:
     """Return the name of an axis and the labels along it, as far as the model knows them."""
-    dims = () if front_end is None else front_end.dims.get(name, ())
-    if front_end is None or axis >= len(dims) or dims[axis] is None:
+    dims = () if model_info is None else model_info.dims.get(name, ())
+    if model_info is None or axis >= len(dims) or dims[axis] is None:
         return _unnamed_axis(name, axis, size)
-    along = np.asarray(front_end.coords.get(dims[axis], np.arange(size)))
+    along = np.asarray(model_info.coords.get(dims[axis], np.arange(size)))
     if along.shape != (size,):
         return _unnamed_axis(name, axis, size)
     # Labels that are Python objects could not be written to files.

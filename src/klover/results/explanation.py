@@ -244,9 +244,9 @@ def _numbers(fit: Fit, facts: dict[str, Any]) -> tuple[str, ...]:
     caveat = "" if fit.verdict.trusted else ", which is not to be reported as it stands"
     lines.append(f"log evidence {{log_evidence:.3f}} ± {{log_evidence_se:.3f}}{caveat}.")
     lines.append("{components} in {dimensions}; {spent}.")
-    front_end = fit.target.front_end
-    if front_end is not None and front_end.improper:
-        lines.append(f"The prior of {', '.join(front_end.improper)} is improper, so the evidence means nothing.")
+    model_info = fit.target.model_info
+    if model_info is not None and model_info.improper:
+        lines.append(f"The prior of {', '.join(model_info.improper)} is improper, so the evidence means nothing.")
     return (*(line.format(**facts) for line in lines), _least_certain(fit))
 
 

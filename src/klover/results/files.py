@@ -17,14 +17,14 @@ from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.results import codec
 from klover.results.datatree import versions
 from klover.targets.loaded import StoredTarget, describe
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 from klover.verdict.judge import Verdict
 from klover.verdict.status import Status
 
 VERSION = 1
 DRAWS = {"importance": WeightedDraws, "particles": ParticleDraws}
-RECORDS = (Components, Diagonal, FrontEnd, Full, LowRank, Mixture, Status, Verdict)
+RECORDS = (Components, Diagonal, ModelInfo, Full, LowRank, Mixture, Status, Verdict)
 
 
 def settings_of(function: str, key: Key[jax.Array, ""], **choices: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _check_target(path: str | os.PathLike, target: Target, about: StoredTarget, 
     if (target.dim, target.names) != (about.dim, about.names):
         raise ValueError(
             f"target must be that of the fit {path}, of dimension {about.dim} with the names "
-            f"{', '.join(about.names[:8])}, but one of dimension {target.dim} with {', '.join(target.names[:8])} came."
+            f"{', '.join(about.names[:8])}, got one of dimension {target.dim} with {', '.join(target.names[:8])}."
         )
     change = codec.find_change(lambda x: np.asarray(jax.jit(Target.log_prob)(target, x)), about.x, log_p)
     if change:

@@ -12,7 +12,7 @@ from klover.base.shapes import Key
 from klover.importance.draws import WeightedDraws, sample_importance
 from klover.mixtures.mixture import Mixture
 from klover.results import datatree, files
-from klover.results.summary import summarise
+from klover.results.summary import Summary, summarise
 from klover.targets.target import Target
 from klover.verdict.judge import Verdict
 
@@ -79,7 +79,7 @@ class Fit:
         """Draw more from the proposal, weighted by the target."""
         return sample_importance(key, self.target, self.mixture, num_draws)
 
-    def summary(self) -> "Summary":
+    def summary(self) -> Summary:
         """Weighted mean, sd, interval, Monte Carlo error, ESS and k̂ of every quantity."""
         return summarise(self.draws, self.verdict, int(self.mixture.num_components))
 

@@ -39,8 +39,8 @@ def weighted_draws(target: Target, start: Any, generator: np.random.Generator) -
     weight = np.ones(len(x)) if weight is None else np.asarray(weight, float)
     if weight.shape != (len(x),) or not (np.isfinite(weight).all() and (weight >= 0).all() and weight.sum() > 0):
         raise ValueError(
-            f"the weights of start must be {len(x)} numbers, 0 or more, one for each draw, but an array of shape "
-            f"{weight.shape} came" + ("." if weight.shape != (len(x),) else " with others, or with zeros only.")
+            f"the weights of start must be {len(x)} numbers, 0 or more, one for each draw, got an array of shape "
+            f"{weight.shape}" + ("." if weight.shape != (len(x),) else " with others, or with zeros only.")
         )
     return x, weight / weight.sum()
 
@@ -81,9 +81,9 @@ def _unconstrained(target: Target, values: dict[str, Any]) -> PyTree:
     """Bring draws by name to the unconstrained scale, if the model knows how; else they have to be there."""
     values = {name: np.asarray(each) for name, each in values.items()}
     example = target.unravel(target.start)
-    if target.front_end is not None and target.front_end.unconstrain is not None:
+    if target.model_info is not None and target.model_info.unconstrain is not None:
         try:
-            found = jax.vmap(target.front_end.unconstrain)(values)
+            found = jax.vmap(target.model_info.unconstrain)(values)
         except KeyError as error:
             raise ValueError(f"start has no variable {error}; it has {', '.join(sorted(values))}.") from error
         inside = np.all([np.isfinite(leaf).reshape(len(leaf), -1).all(1) for leaf in jax.tree.leaves(found)], axis=0)
@@ -108,11 +108,11 @@ def _flatten(target: Target, draws: PyTree) -> Float[np.ndarray, "draw dim"]:
         raise ValueError(
             f"start must be a Mixture, a Fit, an array of shape (draws, {target.dim}), a pytree of arrays (draws, ...) "
             "like the example (or a pair of one of these and weights), weighted draws, an ArviZ object, a NumPyro "
-            f"guide with its SVI result, a PyMC approximation or a Pathfinder state, but a {type(draws).__name__} came."
+            f"guide with its SVI result, a PyMC approximation or a Pathfinder state, got a {type(draws).__name__}."
         )
     if x.shape[1] != target.dim or len(x) < 2 or not np.isfinite(x).all():
         raise ValueError(
-            f"start must hold two or more finite draws of {target.dim} numbers, but shape {x.shape} came"
+            f"start must hold two or more finite draws of {target.dim} numbers, got shape {x.shape}"
             + ("." if np.isfinite(x).all() else " with numbers that are not finite.")
         )
     return x

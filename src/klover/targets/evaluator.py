@@ -171,7 +171,7 @@ class Evaluator:
         try:
             return [np.asarray(leaf, float)[: len(block)] for leaf in jax.tree.leaves(program(self.target, padded))]
         except (jax.errors.JaxRuntimeError, ValueError):  # the latter where the error surfaces with the result
-            failures = getattr(self.target.front_end, "failures", None)
+            failures = getattr(self.target.model_info, "failures", None)
             if failures is not None and failures.throw:
                 raise RuntimeError(str(failures)) from failures.error
         if size > 1:

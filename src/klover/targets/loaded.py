@@ -13,7 +13,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from klover.base.shapes import AnyArray, Float, PyTree
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 
 
@@ -31,7 +31,7 @@ class StoredTarget(Target):
         One constrained position.
     names
         The target's names.
-    front_end
+    model_info
         What of the model is data: names of axes, observations.
     """
 
@@ -41,10 +41,10 @@ class StoredTarget(Target):
         values: Float[np.ndarray, "draw value"],
         example: PyTree,
         names: tuple[str, ...],
-        front_end: FrontEnd | None,
+        model_info: ModelInfo | None,
     ):
         self.x, self.values, self.example = x, values, example
-        self._names, self._front_end = names, front_end
+        self._names, self._model_info = names, model_info
 
     @property
     def dim(self) -> int:
@@ -57,9 +57,9 @@ class StoredTarget(Target):
         return self._names
 
     @property
-    def front_end(self) -> FrontEnd | None:
+    def model_info(self) -> ModelInfo | None:
         """What was stored of what the modelling language knows."""
-        return self._front_end
+        return self._model_info
 
     def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw value"]:
         """Return the raveled positions at the stored draws, and at no others."""
@@ -88,8 +88,8 @@ def describe(target: Target, x: Float[AnyArray, "draw dim"]) -> dict[str, Any]:
     """Return what is to be stored of a target: the arguments of :class:`StoredTarget`, without functions."""
     is_stored = isinstance(target, StoredTarget)
     example = target.example if is_stored else _plain(jax.tree.map(np.asarray, target.position(jnp.asarray(x[0]))))
-    known = target.front_end
-    front_end = known and FrontEnd(
+    known = target.model_info
+    model_info = known and ModelInfo(
         known.name,
         {name: list(dims) for name, dims in known.dims.items()},
         {name: np.asarray(labels) for name, labels in known.coords.items()},
@@ -97,7 +97,7 @@ def describe(target: Target, x: Float[AnyArray, "draw dim"]) -> dict[str, Any]:
         tuple(known.improper),
     )
     values = np.asarray(target.flat_position(x))
-    return {"x": x, "values": values, "example": example, "names": target.names, "front_end": front_end}
+    return {"x": x, "values": values, "example": example, "names": target.names, "model_info": model_info}
 
 
 def _plain(position: PyTree) -> PyTree:

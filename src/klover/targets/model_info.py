@@ -14,7 +14,7 @@ Position = dict[str, AnyArray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FrontEnd:
+class ModelInfo:
     """Names, data and functions of a model.
 
     Parameters

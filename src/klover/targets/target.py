@@ -15,10 +15,10 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 from klover.base.arrays import exact_products
-from klover.base.checks import check_count, check_finite, check_key, check_points
+from klover.base.checks import as_key, check_count, check_finite, check_points
 from klover.base.jaxpr import ClosedJaxpr, Itself, Jaxpr, largest_array, signature
-from klover.base.shapes import AnyArray, Float, Int, Key, PyTree
-from klover.targets.model_info import FrontEnd
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree
+from klover.targets.model_info import ModelInfo
 
 FLOAT32_LIMIT = 1e3
 """Beyond this size of log p, float32 leaves fewer than four digits after the point."""
@@ -37,7 +37,7 @@ class _Program:
     jaxpr: Jaxpr = dataclasses.field(compare=False)
     unravel: Callable = dataclasses.field(compare=False)
     constrain: Callable = dataclasses.field(compare=False)
-    front_end: FrontEnd | None = dataclasses.field(compare=False)
+    model_info: ModelInfo | None = dataclasses.field(compare=False)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -58,7 +58,7 @@ class Target:
     box
         Roughly where the (unconstrained) posterior lies: ``(lower, upper)``, each one number or a pytree like
         ``example``. Searches spread their starts over it. It is a hint, not a bound.
-    front_end
+    model_info
         What the modelling language knows, where the target comes from one.
 
     Examples
@@ -77,10 +77,10 @@ class Target:
         constrain: Callable[[PyTree], PyTree] | None = None,
         names: Sequence[str] | None = None,
         box: tuple[PyTree, PyTree] | None = None,
-        front_end: FrontEnd | None = None,
+        model_info: ModelInfo | None = None,
     ):
         if not callable(logdensity):
-            raise TypeError(f"logdensity must be a function of a position, but a {type(logdensity).__name__} came.")
+            raise TypeError(f"logdensity must be a function of a position, got a {type(logdensity).__name__}.")
         check_finite("example", example, "Pass a pytree of finite numbers shaped like one position.")
         start, unravel = _flatten(example)
         example = jax.eval_shape(unravel, start)
@@ -89,13 +89,13 @@ class Target:
         closed_constrain, read = jax.make_jaxpr(constrain, return_shape=True)(example)
         made = tuple(_names(read))
         if names is not None and len(names) != len(made):
-            raise ValueError(f"names must hold {len(made)} names, one for each number read, but {len(names)} came.")
+            raise ValueError(f"names must hold {len(made)} names, one for each number read, got {len(names)}.")
         chosen = made if names is None else tuple(names)
         self._constants = (start, tuple(closed.consts), None if box is None else _flat_box(box, start))
         structures = jax.tree.structure(example), jax.tree.structure(read)
         constants = tuple(Itself(constant) for constant in closed_constrain.consts)
         key = signature(closed.jaxpr), signature(closed_constrain.jaxpr), constants, structures
-        self._program = _Program(key, chosen, start.shape[0], closed.jaxpr, unravel, constrain, front_end)
+        self._program = _Program(key, chosen, start.shape[0], closed.jaxpr, unravel, constrain, model_info)
 
     def tree_flatten(self):
         """Split into arrays and program, for JAX."""
@@ -120,9 +120,9 @@ class Target:
         return self._program.names
 
     @property
-    def front_end(self) -> FrontEnd | None:
+    def model_info(self) -> ModelInfo | None:
         """What the modelling language knows, where the target comes from one."""
-        return self._program.front_end
+        return self._program.model_info
 
     @property
     def start(self) -> Float[AnyArray, " dim"]:
@@ -167,12 +167,12 @@ class Target:
             return x
         return jax.vmap(lambda point: ravel_pytree(self.position(point))[0])(jnp.asarray(x))
 
-    def check(self, key: Key[jax.Array, ""], num_points: int = 100) -> "TargetCheck":
+    def check(self, key: KeyLike, num_points: int = 100) -> "TargetCheck":
         """Look for what is wrong with the density, before time is spent on it.
 
         The density and its gradient are evaluated at the example and at points around it (standard normal steps).
         """
-        check_key(key)
+        key = as_key(key)
         check_count("num_points", num_points, 1)
         steps = jax.random.normal(key, (num_points, self.dim), self.start.dtype)
         points = jnp.concatenate([self.start[None], self.start + steps])
@@ -229,13 +229,13 @@ def _flat_box(
 ) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:
     """Flatten the corners of a box; one number stands for all coordinates."""
     if not (isinstance(box, tuple | list) and len(box) == 2):
-        raise ValueError(f"box must be a pair (lower, upper), but {box!r} came.")
+        raise ValueError(f"box must be a pair (lower, upper), got {box!r}.")
     lower, upper = (
         np.full_like(start, corner) if isinstance(corner, int | float) else _flatten(corner)[0] for corner in box
     )
     if lower.shape != start.shape or upper.shape != start.shape:
         raise ValueError(
-            f"box must hold corners of {start.size} numbers, like the example, but {lower.size} and {upper.size} came. "
+            f"box must hold corners of {start.size} numbers, like the example, got {lower.size} and {upper.size}. "
             "Pass pytrees shaped like the example, or one number for each corner."
         )
     if not (np.isfinite(lower) & np.isfinite(upper) & (lower < upper)).all():

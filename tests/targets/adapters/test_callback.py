@@ -106,7 +106,7 @@ def test_the_density_has_the_jacobian_of_the_bounds(bounds):
     assert ((bounds[0] < x) & (x < bounds[1])).all()
     expected = bell(np.asarray(x)) + np.log(np.abs(slope))
     np.testing.assert_allclose(jax.jit(target.log_prob)(u), expected, rtol=1e-12)
-    back = jax.jit(jax.vmap(target.front_end.unconstrain))({"x": x})
+    back = jax.jit(jax.vmap(target.model_info.unconstrain))({"x": x})
     np.testing.assert_allclose(back, u, rtol=1e-9, atol=1e-9)
 
 
@@ -154,7 +154,7 @@ def assert_right(fit, log_evidence):
 def test_refine_without_a_gradient(getkey):
     target = from_callback(bell, 2, vectorized=True)
     assert_right(klover.refine(getkey(), target), 0.0)
-    assert target.front_end.failures.num_raised == 0
+    assert target.model_info.failures.num_raised == 0
 
 
 def test_refine_with_a_gradient_and_bounds(getkey):
@@ -175,7 +175,7 @@ def test_refine_with_a_gradient_and_bounds(getkey):
     assert table.names == ("rate", "share")
     assert (np.abs(table.columns["mean"] - [1.25, 0.4]) < 5 * table.columns["mcse"]).all()
     position = {"rate": np.asarray(1.25), "share": np.asarray(0.4)}
-    np.testing.assert_allclose(target.front_end.unconstrain(position), [np.log(1.25), np.log(0.4 / 0.6)], rtol=1e-12)
+    np.testing.assert_allclose(target.model_info.unconstrain(position), [np.log(1.25), np.log(0.4 / 0.6)], rtol=1e-12)
 
 
 @pytest.mark.parametrize("vectorized", [False, True])
@@ -191,7 +191,7 @@ def test_points_that_raise_are_not_a_number_and_the_first_is_named(vectorized):
     np.testing.assert_array_equal(target.log_prob(x), value)  # without a second warning
     is_bad = x[:, 0] < 0.0
     np.testing.assert_allclose(value, np.where(is_bad, np.nan, bell(x)), rtol=1e-14)
-    failures = target.front_end.failures
+    failures = target.model_info.failures
     assert failures.num_raised == 2 * is_bad.sum()
     np.testing.assert_array_equal(failures.point, x[is_bad][0])
     assert isinstance(failures.error, ArithmeticError)
@@ -212,7 +212,7 @@ def test_refine_where_half_of_the_space_raises(getkey):
 def test_refine_where_the_density_is_not_a_number(getkey):
     target = from_callback(lambda x: np.where(x[:, 0] < 3.0, bell(x), np.nan), 2, vectorized=True)
     assert_right(klover.refine(getkey(), target), stats.norm.logcdf(2.0))
-    assert target.front_end.failures.num_raised == 0
+    assert target.model_info.failures.num_raised == 0
 
 
 def raise_beyond(x):
@@ -226,8 +226,8 @@ def test_errors_are_thrown_if_asked_for(caplog):
     message = "the log density raised LookupError: beyond the table, at np.array([2., 3.])"
     with pytest.raises(jax.errors.JaxRuntimeError, match=re.escape(message)):
         target.log_prob(np.array([[0.0, 1.0], [2.0, 3.0]])).block_until_ready()
-    assert str(target.front_end.failures) == message
-    assert isinstance(target.front_end.failures.error, LookupError)
+    assert str(target.model_info.failures) == message
+    assert isinstance(target.model_info.failures.error, LookupError)
 
 
 def test_a_gradient_may_raise():
@@ -257,7 +257,7 @@ def test_points_are_shared_among_processes():
     with pytest.warns(UserWarning, match="beyond the table"):
         value = np.asarray(target.log_prob(x))
     np.testing.assert_allclose(value, np.where(x[:, 0] > 0.0, np.nan, bell(x)), rtol=1e-14)
-    assert target.front_end.failures.num_raised == (x[:, 0] > 0.0).sum() > 0
+    assert target.model_info.failures.num_raised == (x[:, 0] > 0.0).sum() > 0
     both = from_callback(bell, 4, grad=bell_gradient, num_jobs=2, vectorized=True)
     np.testing.assert_allclose(jax.vmap(jax.grad(both.log_prob))(x), bell_gradient(x), rtol=1e-14)
 
@@ -305,7 +305,7 @@ def test_bad_arguments(arguments, message):
 def test_what_is_no_function_is_refused():
     refused = getattr(from_callback, "__wrapped__", from_callback)
     for arguments in ({"logdensity": 1.0}, {"grad": 1.0}):
-        with pytest.raises(TypeError, match="must be a function of NumPy arrays, but a float came"):
+        with pytest.raises(TypeError, match="must be a function of NumPy arrays, got a float"):
             refused(**({"logdensity": bell, "dim": 2} | arguments))
 
 

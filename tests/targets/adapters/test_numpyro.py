@@ -52,9 +52,9 @@ def test_density_is_minus_numpyros_potential(getkey, model, data):
     position, read = target.unravel(point), target.position(point)
     potential = jax.jit(lambda position: numpyro.infer.util.potential_energy(model, data, {}, position))
     np.testing.assert_allclose(jax.jit(target.log_prob)(point), -potential(position), rtol=1e-12)
-    assert target.front_end is not None
-    assert target.front_end.unconstrain is not None
-    back = jax.jit(target.front_end.unconstrain)(read)
+    assert target.model_info is not None
+    assert target.model_info.unconstrain is not None
+    back = jax.jit(target.model_info.unconstrain)(read)
     assert set(back) == set(position)
     for name, value in position.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-8, atol=1e-10)
@@ -116,20 +116,20 @@ def test_a_model_that_jax_cannot_trace_gets_advice():
     assert any("write it with jax.numpy" in note for note in caught.value.__notes__)
 
 
-def test_front_end_knows_the_model():
-    front_end = klover.from_numpyro(everything, X, Y).front_end
-    assert front_end is not None
-    assert front_end.name == "numpyro"
-    assert front_end.dims == {
+def test_model_info_knows_the_model():
+    model_info = klover.from_numpyro(everything, X, Y).model_info
+    assert model_info is not None
+    assert model_info.name == "numpyro"
+    assert model_info.dims == {
         "level": ("group",),
         "share": ("group", "part"),
         "double": ("group",),
         "y": ("row",),
     }
-    assert {name: len(values) for name, values in front_end.coords.items()} == {"group": 3, "part": 4, "row": 12}
-    assert front_end.improper == ("ordered",)
-    assert set(front_end.observed) == {"y"}
-    np.testing.assert_array_equal(front_end.observed["y"], Y)
+    assert {name: len(values) for name, values in model_info.coords.items()} == {"group": 3, "part": 4, "row": 12}
+    assert model_info.improper == ("ordered",)
+    assert set(model_info.observed) == {"y"}
+    np.testing.assert_array_equal(model_info.observed["y"], Y)
 
 
 def test_observations_that_the_model_computes_are_known_unless_they_depend_on_parameters():
@@ -138,10 +138,10 @@ def test_observations_that_the_model_computes_are_known_unless_they_depend_on_pa
         numpyro.sample("log_y", dist.Normal(shift, 1.0), obs=jnp.log(y))
         numpyro.sample("shifted", dist.Normal(0.0, 1.0), obs=jnp.log(y) - shift)
 
-    front_end = klover.from_numpyro(model, Y).front_end
-    assert front_end is not None
-    assert set(front_end.observed) == {"log_y"}
-    np.testing.assert_allclose(front_end.observed["log_y"], np.log(Y), rtol=1e-15)
+    model_info = klover.from_numpyro(model, Y).model_info
+    assert model_info is not None
+    assert set(model_info.observed) == {"log_y"}
+    np.testing.assert_allclose(model_info.observed["log_y"], np.log(Y), rtol=1e-15)
 
 
 def line(x, y):
@@ -153,14 +153,14 @@ def line(x, y):
 
 def test_likelihood_and_predictions_replay_the_model(getkey):
     target = klover.from_numpyro(line, X, y=Y)
-    front_end, position = target.front_end, target.position(np.array([1.3]))
-    assert front_end is not None
-    assert front_end.log_likelihood is not None
-    assert front_end.predict is not None
-    likelihood = front_end.log_likelihood(position)
+    model_info, position = target.model_info, target.position(np.array([1.3]))
+    assert model_info is not None
+    assert model_info.log_likelihood is not None
+    assert model_info.predict is not None
+    likelihood = model_info.log_likelihood(position)
     assert set(likelihood) == {"y"}
     np.testing.assert_allclose(likelihood["y"], stats.norm(1.3 * X, 0.5).logpdf(Y), rtol=1e-12)
-    predict = jax.jit(jax.vmap(front_end.predict, (0, None)))
+    predict = jax.jit(jax.vmap(model_info.predict, (0, None)))
     predicted = predict(jax.random.split(getkey(), 4000), position)["y"]
     score = (np.asarray(predicted) - 1.3 * X) / 0.5
     assert np.abs(score.mean(axis=0)).max() < 5 / np.sqrt(4000)
@@ -193,8 +193,8 @@ def test_uniform_priors_without_end_are_flat(bounds, support):
     assert np.isfinite(known.log_prob(point))
     np.testing.assert_allclose(flat.log_prob(point), known.log_prob(point), rtol=1e-14)
     np.testing.assert_allclose(flat.position(point)["x"], known.position(point)["x"], rtol=1e-14)
-    assert flat.front_end is not None
-    assert flat.front_end.improper == ("x",)
+    assert flat.model_info is not None
+    assert flat.model_info.improper == ("x",)
 
 
 def test_refine_answers_a_regression_with_its_evidence(getkey):
@@ -253,7 +253,7 @@ def test_a_model_without_a_density_is_refused(model, data, message):
 
 
 def test_something_else_than_a_model_is_refused():
-    with pytest.raises(TypeError, match="but a str came"):
+    with pytest.raises(TypeError, match="got a str"):
         klover.from_numpyro("model")  # pyright: ignore[reportArgumentType]
 
 

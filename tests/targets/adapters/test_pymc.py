@@ -42,16 +42,16 @@ def test_the_density_is_that_of_pymc(schools, target):
 
 def test_people_read_variables_with_their_dims(target):
     assert {name.split("[")[0] for name in target.names} == {"mu", "tau", "eta", "theta"}
-    front_end = target.front_end
-    assert front_end.dims["theta"] == ("school",)
-    assert list(front_end.coords["school"]) == list("abcdefgh")
-    np.testing.assert_array_equal(front_end.observed["y"], EFFECTS)
-    assert front_end.improper == ()
+    model_info = target.model_info
+    assert model_info.dims["theta"] == ("school",)
+    assert list(model_info.coords["school"]) == list("abcdefgh")
+    np.testing.assert_array_equal(model_info.observed["y"], EFFECTS)
+    assert model_info.improper == ()
 
 
 def test_unconstrain_is_the_inverse_of_constrain(target):
     x = np.random.default_rng(0).normal(size=target.dim)
-    back = target.front_end.unconstrain(target.position(x))
+    back = target.model_info.unconstrain(target.position(x))
     for name, value in target.unravel(x).items():
         np.testing.assert_allclose(back[name], value, rtol=1e-12)
 
@@ -62,13 +62,13 @@ def test_a_transform_may_need_other_variables():
         pymc.Uniform("inside", 0.0, upper)
     target = klover.from_pymc(model)
     x = np.array([0.3, -0.7])
-    back = target.front_end.unconstrain(target.position(x))
+    back = target.model_info.unconstrain(target.position(x))
     np.testing.assert_allclose(np.concatenate([np.ravel(back[name]) for name in target.unravel(x)]), x, rtol=1e-10)
 
 
 def test_log_likelihood_of_each_observation(target):
     position = target.position(np.zeros(target.dim))
-    found = target.front_end.log_likelihood(position)["y"]
+    found = target.model_info.log_likelihood(position)["y"]
     expected = -0.5 * ((EFFECTS - position["theta"]) / ERRORS) ** 2 - np.log(ERRORS) - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
@@ -97,7 +97,7 @@ def test_flat_priors_are_named_as_improper():
         pymc.Flat("level")
         pymc.HalfFlat("scale")
         pymc.Normal("rest")
-    assert klover.from_pymc(model).front_end.improper == ("level", "scale")
+    assert klover.from_pymc(model).model_info.improper == ("level", "scale")
 
 
 def test_what_has_no_density_is_refused():

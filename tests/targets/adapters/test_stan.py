@@ -138,17 +138,17 @@ def test_generated_quantities_with_customary_names_reach_arviz(target):
 
 def test_unconstrain_is_the_way_back(target):
     x = points(5)
-    back = jax.vmap(target.front_end.unconstrain)(jax.vmap(target.position)(x))
+    back = jax.vmap(target.model_info.unconstrain)(jax.vmap(target.position)(x))
     np.testing.assert_allclose(back, x, rtol=1e-9, atol=1e-9)
     outside = target.position(x[0]) | {"sigma": -1.0}
-    assert np.isnan(target.front_end.unconstrain(outside)).any()
+    assert np.isnan(target.model_info.unconstrain(outside)).any()
 
 
-def test_front_end_knows_data_and_flat_priors(target):
-    front_end = target.front_end
-    assert front_end.name == "stan"
-    assert front_end.improper == ("sigma",)
-    np.testing.assert_array_equal(front_end.observed["y"], Y)
+def test_model_info_knows_data_and_flat_priors(target):
+    model_info = target.model_info
+    assert model_info.name == "stan"
+    assert model_info.improper == ("sigma",)
+    np.testing.assert_array_equal(model_info.observed["y"], Y)
 
 
 def test_rejected_points_are_outside_the_support_and_errors_are_reported(target):
@@ -160,7 +160,7 @@ def test_rejected_points_are_outside_the_support_and_errors_are_reported(target)
     np.testing.assert_allclose(value[[0, 3]], [by_hand(x[0]), by_hand(x[3])], rtol=1e-10)
     assert value[1] == -np.inf
     assert np.isnan(value[2])
-    np.testing.assert_array_equal(target.front_end.failures.point, x[2])
+    np.testing.assert_array_equal(target.model_info.failures.point, x[2])
 
 
 def test_refine_finds_the_evidence(target, getkey):
@@ -268,8 +268,8 @@ def test_models_of_bridgestan(getkey):
     position = jax.vmap(target.position)(x)
     assert position["twice"].shape == (6, 2, 1)
     np.testing.assert_allclose(position["rate"], np.exp(x[:, 2]), rtol=1e-14)
-    np.testing.assert_allclose(jax.vmap(target.front_end.unconstrain)(position), x, rtol=1e-12)
-    assert np.isnan(target.front_end.unconstrain({"mu": np.zeros(2), "rate": -1.0})).all()
+    np.testing.assert_allclose(jax.vmap(target.model_info.unconstrain)(position), x, rtol=1e-12)
+    assert np.isnan(target.model_info.unconstrain({"mu": np.zeros(2), "rate": -1.0})).all()
     fit = klover.refine(getkey(), target)
     assert fit.verdict.trusted, fit.verdict
     assert abs(fit.log_evidence) < 5 * fit.log_evidence_se
@@ -277,11 +277,11 @@ def test_models_of_bridgestan(getkey):
 
 def test_bad_arguments():
     refused = getattr(from_stan, "__wrapped__", from_stan)
-    with pytest.raises(TypeError, match="program must be Stan code, .* but a int came"):
+    with pytest.raises(TypeError, match="program must be Stan code, .* got a int"):
         refused(3)
     with pytest.raises(ValueError, match="data must not be given with a bridgestan.StanModel"):
         from_stan(FakeBridgeStan(), {"N": 1})
-    with pytest.raises(TypeError, match="data must be a dict of arrays or a path to a JSON file, but a list came"):
+    with pytest.raises(TypeError, match="data must be a dict of arrays or a path to a JSON file, got a list"):
         refused("model {}", [1.0])
 
 

@@ -15,7 +15,7 @@ from klover.base.checks import check_count
 from klover.base.shapes import AnyArray, Float
 from klover.targets.adapters.host import (
     Failures,
-    ForeignFrontEnd,
+    HostModelInfo,
     Points,
     ValuesAndGradients,
     in_words,
@@ -41,7 +41,7 @@ def from_callback(
     """Make a target of a Python function on NumPy arrays.
 
     The function is called once here, at the start, so that what is wrong with it shows at once. Later errors are kept
-    in ``target.front_end.failures``; points that raise are NaN, which counts as outside the support and is counted by
+    in ``target.model_info.failures``; points that raise are NaN, which counts as outside the support and is counted by
     the verdict, and the first one is named in a warning.
 
     Parameters
@@ -72,7 +72,7 @@ def from_callback(
         optional.joblib()
     for name, function in {"logdensity": logdensity, "grad": grad}.items():
         if not (callable(function) or (name == "grad" and function is None)):
-            raise TypeError(f"{name} must be a function of NumPy arrays, but a {type(function).__name__} came.")
+            raise TypeError(f"{name} must be a function of NumPy arrays, got a {type(function).__name__}.")
     interval, is_free = _Interval.parse(bounds, dim), bounds is None
     begin = interval.parse_start(start)
     failures = Failures(throw)
@@ -92,7 +92,7 @@ def from_callback(
         begin,
         constrain=None if is_free else interval.natural,
         names=names,
-        front_end=ForeignFrontEnd("callback", unconstrain=unconstrain, failures=failures),
+        model_info=HostModelInfo("callback", unconstrain=unconstrain, failures=failures),
     )
 
 
@@ -105,7 +105,7 @@ class _Caller:
     function
         The function.
     name
-        The argument that it came by.
+        The argument by which it was passed.
     shape
         Shape of its result at one point.
     vectorized
@@ -135,8 +135,8 @@ class _Caller:
         expected = (2, *self.shape) if self.vectorized else self.shape
         if found.shape != expected or found.dtype.kind not in "fiu":
             raise ValueError(
-                f"{self.name} must return real numbers of shape {expected} for an argument of shape {given.shape}, but "
-                f"{found.dtype} of shape {found.shape} came."
+                f"{self.name} must return real numbers of shape {expected} for an argument of shape {given.shape}, got "
+                f"{found.dtype} of shape {found.shape}."
                 + ("" if self.vectorized else " Pass vectorized=True if it takes many points at once.")
             )
 
@@ -211,12 +211,12 @@ class _Interval:
             lower, upper = (np.array(np.broadcast_to(np.asarray(each, float), dim)) for each in (lower, upper))
         except (TypeError, ValueError):
             raise ValueError(
-                f"bounds must be (lower, upper), each one number or {dim} of them, but {bounds!r} came."
+                f"bounds must be (lower, upper), each one number or {dim} of them, got {bounds!r}."
             ) from None
         if not (lower < upper).all():
             raise ValueError(
                 "bounds must be (lower, upper), with lower below upper in every coordinate and inf where there is no "
-                f"bound, but {lower} and {upper} came."
+                f"bound, got {lower} and {upper}."
             )
         return cls(lower, upper)
 
@@ -227,7 +227,7 @@ class _Interval:
         point = np.asarray(start, float)
         if point.shape != self.lower.shape or not ((self.lower < point) & (point < self.upper)).all():
             raise ValueError(
-                f"start must be a point of {len(self.lower)} numbers strictly inside the bounds, but {start!r} came."
+                f"start must be a point of {len(self.lower)} numbers strictly inside the bounds, got {start!r}."
             )
         return np.asarray(jax.jit(self.free)(point), float)
 

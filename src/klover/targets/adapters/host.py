@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.shapes import AnyArray, Float
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 
 Points = Float[np.ndarray, "draw dim"]
 Values = Callable[[Points], Float[np.ndarray, " draw"]]
@@ -58,14 +58,14 @@ class Failures:
             raise RuntimeError(str(self)) from error
 
     def __str__(self) -> str:
-        """Say what came first."""
+        """Say what the first error was."""
         if self.error is None:
             return "the log density raised no error"
         return f"the log density raised {type(self.error).__name__}: {self.error}, at {in_words(self.point)}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ForeignFrontEnd(FrontEnd):
+class HostModelInfo(ModelInfo):
     """A front end whose density may raise errors, which ``failures`` keeps."""
 
     failures: Failures = dataclasses.field(default_factory=Failures)

@@ -20,7 +20,7 @@ from jax.core import Tracer
 
 from klover.base import optional
 from klover.base.shapes import PyTree
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 
 NEED = "klover.from_numpyro needs"
@@ -45,7 +45,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
     """
     handlers, infer = (optional.load(f"numpyro.{name}", NEED, "numpyro") for name in ("handlers", "infer.util"))
     if not callable(model):
-        raise TypeError(f"model must be a function with NumPyro's primitives, but a {type(model).__name__} came.")
+        raise TypeError(f"model must be a function with NumPyro's primitives, got a {type(model).__name__}.")
     model = handlers.reparam(model, config=_flat_prior)
     sites = _inspect(model, args, kwargs)
 
@@ -58,7 +58,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
         _log_density(model, args, kwargs, sites),
         example,
         constrain=_only_what_counts(read, example),
-        front_end=_front_end(model, args, kwargs, sites),
+        model_info=_model_info(model, args, kwargs, sites),
     )
 
 
@@ -268,7 +268,7 @@ def _only_what_counts(function: Callable, example: PyTree) -> Callable:
     return lambda position: run([const for _, const in pairs], position)
 
 
-def _front_end(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> FrontEnd:
+def _model_info(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> ModelInfo:
     from numpyro import handlers
     from numpyro.infer.util import unconstrain_fn
 
@@ -287,7 +287,7 @@ def _front_end(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> Fro
 
     # Given the continuous sites alone, observations with discrete parents are neither independent nor replayed.
     has_replay = bool(sites.observed) and not sites.discrete
-    return FrontEnd(
+    return ModelInfo(
         "numpyro",
         dims=sites.dims,
         coords=sites.coords,

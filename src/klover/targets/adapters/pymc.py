@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from klover.base import optional
-from klover.targets.model_info import FrontEnd
+from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 
 NEED = "klover.from_pymc needs"
@@ -38,7 +38,7 @@ def from_pymc(model: Any) -> Target:
     """
     pymc = optional.load("pymc", NEED, "pymc")
     if not isinstance(model, pymc.Model):
-        raise TypeError(f"model must be a pymc.Model, but a {type(model).__name__} came.")
+        raise TypeError(f"model must be a pymc.Model, got a {type(model).__name__}.")
     discrete = [variable.name for variable in model.discrete_value_vars]
     if discrete:
         raise ValueError(
@@ -63,11 +63,11 @@ def from_pymc(model: Any) -> Target:
         lambda position: density(position)[0],
         {name: np.asarray(start[name], float) for name in names},
         constrain=lambda position: dict(zip((each.name for each in read), constrain(position), strict=True)),
-        front_end=_front_end(model, jaxify, over),
+        model_info=_model_info(model, jaxify, over),
     )
 
 
-def _front_end(model: Any, jaxify: Callable, over: Callable) -> FrontEnd:
+def _model_info(model: Any, jaxify: Callable, over: Callable) -> ModelInfo:
     unconstrain = _unconstrain(model, jaxify)
     observed = list(model.observed_RVs)
     likelihood = over(model.logp(observed, sum=False)) if observed else None
@@ -76,7 +76,7 @@ def _front_end(model: Any, jaxify: Callable, over: Callable) -> FrontEnd:
         assert likelihood is not None
         return dict(zip((each.name for each in observed), likelihood(unconstrain(position)), strict=True))
 
-    return FrontEnd(
+    return ModelInfo(
         "pymc",
         dims={name: tuple(dims) for name, dims in model.named_vars_to_dims.items() if None not in dims},
         coords={name: np.asarray(values) for name, values in model.coords.items() if values is not None},

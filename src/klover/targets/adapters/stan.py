@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.shapes import AnyArray, Float
-from klover.targets.adapters.host import Failures, ForeignFrontEnd, Points, make_logdensity, on_host
+from klover.targets.adapters.host import Failures, HostModelInfo, Points, make_logdensity, on_host
 from klover.targets.adapters.stan_program import CompiledModel, compile_program, translate
 from klover.targets.model_info import Position
 from klover.targets.target import Target
@@ -28,7 +28,7 @@ def from_stan(program: Any, data: dict[str, Any] | str | os.PathLike | None = No
 
     The density has all constants, also those of ``~`` statements, and the Jacobians of the constraints. A parameter
     without a prior has a density of one. Unbounded, that is improper, and the evidence then means nothing; such
-    parameters are in ``target.front_end.improper``, as far as stanc can tell (of a BridgeStan model nothing is known).
+    parameters are in ``target.model_info.improper``, as far as stanc can tell (of a BridgeStan model nothing is known).
     Between bounds it is not normalised, and the evidence misses the logarithm of their distance.
 
     Parameters
@@ -58,8 +58,8 @@ def from_stan(program: Any, data: dict[str, Any] | str | os.PathLike | None = No
         return _target(_BridgeStan(program), data, ())
     if not isinstance(program, str | os.PathLike):
         raise TypeError(
-            "program must be Stan code, a path to a .stan file or a bridgestan.StanModel, but a "
-            f"{type(program).__name__} came."
+            "program must be Stan code, a path to a .stan file or a bridgestan.StanModel, got a "
+            f"{type(program).__name__}."
         )
     code, without_prior = translate(program)
     model = CompiledModel(compile_program(code), data)
@@ -70,7 +70,7 @@ def _read_data(data: Any) -> dict[str, Any]:
     if isinstance(data, str | os.PathLike):
         data = json.loads(Path(data).read_text())
     if not isinstance(data, dict | None):
-        raise TypeError(f"data must be a dict of arrays or a path to a JSON file, but a {type(data).__name__} came.")
+        raise TypeError(f"data must be a dict of arrays or a path to a JSON file, got a {type(data).__name__}.")
     return {name: np.asarray(value) for name, value in (data or {}).items()}
 
 
@@ -131,7 +131,7 @@ def _target(model: CompiledModel | _BridgeStan, data: dict[str, np.ndarray], imp
         make_logdensity(model.dim, model.values, model.values_and_gradients),
         np.zeros(model.dim),
         constrain=constrain,
-        front_end=ForeignFrontEnd(
+        model_info=HostModelInfo(
             "stan",
             observed=data,
             improper=improper,
