@@ -104,10 +104,10 @@ def test_finite(tree):
         ({"a": 1.0, "b": np.array([1.0, np.nan])}, ValueError, "NaN or infinite"),
         ([-np.inf], ValueError, "NaN or infinite"),
         (jnp.full(2, jnp.inf, jnp.float32), ValueError, "NaN or infinite"),
-        ("words", TypeError, "must hold .*numbers, but an array of <U5"),
-        (np.array([True]), TypeError, "must hold .*numbers, but an array of bool"),
-        (object(), TypeError, "must hold .*numbers, but an array of object"),
-        (1j, TypeError, "must hold .*numbers, but an array of complex128"),
+        ("words", TypeError, "must hold .*numbers, got an array of <U5"),
+        (np.array([True]), TypeError, "must hold .*numbers, got an array of bool"),
+        (object(), TypeError, "must hold .*numbers, got an array of object"),
+        (1j, TypeError, "must hold .*numbers, got an array of complex128"),
     ],
 )
 def test_finite_that_is_refused(tree, error, message):

@@ -70,7 +70,7 @@ def test_targets_of_one_dimension_share_their_program():
 def test_unknown_names_are_refused_with_the_names():
     with pytest.raises(ValueError, match="method must be one of 'is-prior', .*'refine', got 'gibbs'"):
         failure_modes.measure("gibbs", "multimodality", 0)
-    with pytest.raises(ValueError, match="property must be one of 'multimodality', .*'high dimension', but 'speed'"):
+    with pytest.raises(ValueError, match="property must be one of 'multimodality', .*'high dimension', got 'speed'"):
         failure_modes.measure("refine", "speed", 0)
 
 

@@ -113,7 +113,7 @@ def test_refinement_begins_with_a_stored_fit(refined, tmp_path):
 def test_the_wrong_target_is_refused(refined, tmp_path):
     path = tmp_path / "a"
     refined.save(path)
-    with pytest.raises(ValueError, match=r"of dimension 3 with the names a, b\[0\], b\[1\], but one of dimension 2"):
+    with pytest.raises(ValueError, match=r"of dimension 3 with the names a, b\[0\], b\[1\], got one of dimension 2"):
         klover.load(path, klover.Target(lambda x: -jnp.sum(x**2), np.zeros(2)))
     with pytest.raises(ValueError, match=r"its log density differs by .* same model and data"):
         klover.load(path, make_target(0.1))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, Int
 
 Carry = TypeVar("Carry")
 T = TypeVar("T")
@@ -72,6 +72,20 @@ def digamma(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
     square = 1 / large**2
     series = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square * (1 / 240 - square / 132))))
     return np.log(large) - 0.5 / large - series - sum(1 / (x + shift) for shift in range(6))
+
+
+def comb(weight: Float[AnyArray, " draw"], level: Float[AnyArray, " taken"]) -> Int[AnyArray, " taken"]:
+    r"""Return the draws at which the cumulative weight first exceeds the given shares of the total.
+
+    Levels :math:`(n+u)/N` with one offset u are a systematic comb; draws of weight zero are never taken.
+    """
+    xp = namespace(weight, level)
+    ends = xp.cumsum(weight)
+    if xp is jnp:
+        # A parallel sum rounds each entry in its own way: without this, draws of weight zero could come up.
+        ends = jax.lax.cummax(jnp.where(weight > 0, ends, 0.0))
+    level = xp.minimum(level, 1 - xp.finfo(level.dtype).epsneg)
+    return xp.searchsorted(ends, level * ends[-1], side="right")
 
 
 def iterate(step: Callable[[Carry], Carry], carry: Carry, num_steps: int) -> Carry:

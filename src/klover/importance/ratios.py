@@ -18,13 +18,18 @@ def normalise(log_ratio: LogRatio) -> LogRatio:
     return log_ratio - xp.where(xp.isfinite(total), total, 0.0)
 
 
-def effective_sample_size(log_ratio: LogRatio) -> Scalar:
-    r"""Kish's effective number of draws, :math:`1/\sum_s w_s^2`; 0 where no draw lies in the support."""
+def kish(weight: Float[AnyArray, "..."], axis: int = -1) -> Float[AnyArray, "..."]:
+    r"""Kish's effective number of draws, :math:`(\sum_sw_s)^2/\sum_sw_s^2`; 0 where all weights are zero."""
+    xp = namespace(weight)
+    total, square = xp.sum(weight, axis=axis), xp.sum(weight**2, axis=axis)
+    return xp.where(square > 0, total**2 / xp.where(square > 0, square, 1.0), 0.0)
+
+
+def effective_sample_size(log_ratio: Float[AnyArray, "... draw"]) -> Float[AnyArray, "..."]:
+    """Kish's effective number of draws, from log-ratios; 0 where no draw lies in the support."""
     xp = namespace(log_ratio)
-    total = logsumexp(log_ratio)
-    has_support = total > -xp.inf
-    log_ess = 2 * xp.where(has_support, total, 0.0) - xp.where(has_support, logsumexp(2 * log_ratio), 0.0)
-    return xp.where(has_support, xp.exp(log_ess), 0.0)
+    highest = xp.max(log_ratio, axis=-1, keepdims=True)
+    return kish(xp.exp(log_ratio - xp.where(highest > -xp.inf, highest, 0.0)))
 
 
 def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[Scalar, Scalar]:

@@ -10,18 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from klover.base.arrays import comb
 from klover.base.checks import as_key, check_choice, check_count
 from klover.base.shapes import AnyArray, Float, Int, Key
 
 __all__ = ["merge_copies", "resample", "residual", "stratified", "systematic", "without_replacement"]
-
-
-def _invert(weight: Float[jax.Array, " draw"], level: Float[jax.Array, " taken"]) -> Int[jax.Array, " taken"]:
-    """Return the draws at which the cumulative weight first exceeds the given shares of the total."""
-    # A parallel sum rounds each entry in its own way: without this, draws of weight zero could come up.
-    cumulative = jax.lax.cummax(jnp.where(weight > 0, jnp.cumsum(weight), 0.0))
-    level = jnp.minimum(level, 1 - jnp.finfo(level.dtype).epsneg)
-    return jnp.searchsorted(cumulative, level * cumulative[-1], side="right")
 
 
 def systematic(
@@ -35,7 +28,7 @@ def systematic(
     """
     weight = jax.nn.softmax(jnp.asarray(log_weight))
     offset = jax.random.uniform(key, (), weight.dtype)
-    return _invert(weight, (jnp.arange(num_draws) + offset) / num_draws)
+    return comb(weight, (jnp.arange(num_draws) + offset) / num_draws)
 
 
 def stratified(
@@ -48,7 +41,7 @@ def stratified(
     """
     weight = jax.nn.softmax(jnp.asarray(log_weight))
     offset = jax.random.uniform(key, (num_draws,), weight.dtype)
-    return _invert(weight, (jnp.arange(num_draws) + offset) / num_draws)
+    return comb(weight, (jnp.arange(num_draws) + offset) / num_draws)
 
 
 def residual(key: Key[jax.Array, ""], log_weight: Float[AnyArray, " draw"], num_draws: int) -> Int[jax.Array, " taken"]:
@@ -61,7 +54,7 @@ def residual(key: Key[jax.Array, ""], log_weight: Float[AnyArray, " draw"], num_
     copies = jnp.floor(expected).astype(int)
     place = jnp.arange(num_draws)
     repeated = jnp.searchsorted(jnp.cumsum(copies), place, side="right")
-    at_random = _invert(expected - copies, jax.random.uniform(key, (num_draws,), expected.dtype))
+    at_random = comb(expected - copies, jax.random.uniform(key, (num_draws,), expected.dtype))
     return jnp.where(place < jnp.sum(copies), repeated, at_random)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from klover.base.arrays import logsumexp
+from klover.base.arrays import comb, logsumexp
 from klover.base.checks import check_choice
 from klover.importance import psis
 from klover.mixtures.algebra import marginal
@@ -112,8 +112,8 @@ def plot_pair(axes: "Axes", fit: Fit, first: int, second: int) -> "Axes":
     from matplotlib.patches import Ellipse
 
     weight = np.exp(np.asarray(fit.draws.log_weight, float))
-    chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), (np.arange(MOST_POINTS) + 0.5) / MOST_POINTS)
-    points = np.asarray(fit.draws.x, float)[chosen.clip(max=len(weight) - 1)][:, [first, second]]
+    chosen = comb(weight, (np.arange(MOST_POINTS) + 0.5) / MOST_POINTS)
+    points = np.asarray(fit.draws.x, float)[chosen][:, [first, second]]
     axes.scatter(*points.T, s=4, color=POSTERIOR, alpha=0.4, linewidths=0, rasterized=True)
     components, weights = marginal(fit.mixture, [first, second]).components, np.asarray(fit.mixture.weights, float)
     for slot in np.flatnonzero(weights >= SMALLEST_WEIGHT):

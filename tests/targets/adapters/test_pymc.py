@@ -109,7 +109,7 @@ def test_what_has_no_density_is_refused():
         pymc.Normal("y", 0, 1, observed=1.0)
     with pytest.raises(ValueError, match="nothing to infer"):
         klover.from_pymc(empty)
-    with pytest.raises(TypeError, match=r"pymc\.Model, but a str"):
+    with pytest.raises(TypeError, match=r"pymc\.Model, got a str"):
         klover.from_pymc("model")
 
 
