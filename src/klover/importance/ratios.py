@@ -1,14 +1,19 @@
-"""Importance ratios: weights, the evidence, effective draws, divergences."""
+r"""Importance ratios: weights, the evidence, effective draws, divergences.
+
+With draws :math:`\theta_s\sim q` and :math:`r_s=\hat p(\theta_s)/q(\theta_s)`, self-normalised weights
+:math:`w_s=r_s/\sum_t r_t` (Eq. 9, ``eq:fkl_snis``) estimate expectations under p, and :math:`\frac1S\sum_s r_s`
+estimates the evidence Z. Everything stays in log space; a draw outside the support has log-ratio -inf and weight zero.
+"""
 
 import math
 
-from klover.base.arrays import logsumexp, namespace
+from klover.base.arrays import iterate, logsumexp, namespace
 from klover.base.shapes import AnyArray, Float
 
 LogRatio = Float[AnyArray, " draw"]
-
-
 Scalar = Float[AnyArray, ""]
+
+NUM_HALVINGS = 30
 
 
 def normalise(log_ratio: LogRatio) -> LogRatio:
@@ -65,6 +70,27 @@ def truncate(log_ratio: LogRatio) -> LogRatio:
     xp = namespace(log_ratio)
     limit = logsumexp(log_ratio) - 0.5 * math.log(log_ratio.shape[0])
     return xp.minimum(log_ratio, limit)
+
+
+def temper(log_ratio: LogRatio, fewest: float) -> LogRatio:
+    r"""Return normalised :math:`\beta\log r` with the largest β ≤ 1 that leaves ``fewest`` effective draws, or half."""
+    xp = namespace(log_ratio)
+    inside = xp.isfinite(log_ratio)
+    wanted = xp.minimum(fewest, 0.5 * xp.sum(inside))
+
+    def power(beta):
+        # 0 · (-inf) is not a number: a draw outside the support stays outside.
+        return xp.where(inside, beta * xp.where(inside, log_ratio, 0.0), -xp.inf)
+
+    def halve(ends):
+        low, high = ends
+        middle = 0.5 * (low + high)
+        is_enough = effective_sample_size(power(middle)) >= wanted
+        return xp.where(is_enough, middle, low), xp.where(is_enough, high, middle)
+
+    zero = xp.zeros((), log_ratio.dtype)
+    low, _ = iterate(halve, (zero, zero + 1.0), NUM_HALVINGS)
+    return normalise(power(xp.where(effective_sample_size(log_ratio) >= wanted, 1.0, low)))
 
 
 def clip(log_ratio: LogRatio, quantile: float) -> LogRatio:

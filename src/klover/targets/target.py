@@ -196,6 +196,15 @@ class TargetCheck:
         return "no problem found" if self.ok else "\n".join(f"- {problem}" for problem in self.problems)
 
 
+def check_target(target: object) -> None:
+    """Refuse anything but a target."""
+    if not isinstance(target, Target):
+        raise TypeError(
+            f"target must be a klover.Target, got a {type(target).__name__}. Wrap your log density: "
+            "klover.Target(logdensity, example)."
+        )
+
+
 def evaluate(
     target: Target, x: Float[AnyArray, "draw dim"]
 ) -> tuple[Float[jax.Array, " draw"], Int[jax.Array, ""], Int[jax.Array, ""]]:
