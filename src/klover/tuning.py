@@ -22,17 +22,13 @@ def number(default: Any, unit: str, purpose: str, chosen: str) -> Any:
 class Search:
     """Climbs to the tops of the target."""
 
-    num_starts: int = number(16, "climbs", "climbed together; a batch is one call of the gradient", "measured: speed")
-    starts_per_mode: int = number(
-        16, "climbs", "a mode must have been found so often on average", "measured: fewer miss one of ten modes, d = 20"
+    num_starts: int = number(
+        16, "climbs", "at a time, and for each mode on average", "measured: fewer miss one of ten modes, d = 20"
     )
     unseen_share: float = number(
         0.05, "share", "of climbs that may end on a top of their own (Good & Turing)", "theory, level by guess"
     )
-    most_starts: int = number(2048, "climbs", "bounds the search where tops have no end", "guess")
     most_modes: int = number(128, "modes", "kept; each is three components of the first mixture", "measured: 40 modes")
-    most_steps: int = number(150, "steps", "longest climb; later ones gain little, and Newton steps follow", "guess")
-    tolerance: float = number(1e-6, "nats", "a step that gains less ends a climb", "habit")
     start_scale: float = number(3.0, "units", "spread of starts around the example where there is no box", "guess")
     widest: float = number(10.0, "start scales", "a direction without curvature is taken to be so wide", "guess")
     full_dim: int = number(
@@ -50,7 +46,7 @@ class Start:
     copy_weights: tuple[float, ...] = number((6.0, 2.0, 1.0), "parts", "weights of these copies", "guess")
     weight_range: float = number(20.0, "ratio", "between the largest and the smallest mode's first weight", "guess")
     broad_share: float = number(0.25, "share", "of draws over the whole region, without a box", "guess")
-    box_share: float = number(0.1, "share", "of draws over the box", "guess")
+    box_share: float = number(0.1, "share", "of draws over the box, and of journeys that begin there", "guess")
     region: tuple[float, ...] = number(
         (1.0, 10.0, 100.0), "variances", "the region is covered on these scales, times the start scale", "guess"
     )
@@ -65,9 +61,6 @@ class Growth:
     held_out: float = number(0.25, "share", "of draws that judge splits and are not fitted to", "habit")
     em_steps: int = number(5, "steps", "of EM between splits", "measured: speed")
     split_rounds: int = number(2, "rounds", "of splits in one round of the engine", "measured: prototype")
-    least_gain: float = number(1e-3, "nats", "held-out gain for which one more round of splits is made", "measured")
-    patience: int = number(2, "rounds", "of splits without such a gain", "measured: two modes need two")
-    smallest_residual: float = number(0.05, "nats", "sd of log p/q below which a component is not split", "guess")
     pulls: tuple[float, ...] = number(
         (1.0, 10.0, 100.0), "draws", "strengths of the pull to the old covariance, held-out draws choose", "measured"
     )
@@ -103,16 +96,13 @@ class Rounds:
     fitted_draws: int = number(4096, "draws", "that are fitted to at the least; a comb leaves out the rest", "speed")
     fitted_per_parameter: int = number(16, "draws", "that are fitted to, for each parameter of a component", "guess")
     begun_ess: float = number(0.1, "share", "of effective draws from which on plain weights are fitted to", "guess")
-    begun_draws: float = number(10.0, "draws", "the same, for each parameter of a component", "guess")
     begun_pool: float = number(2.0, "draws", "the same, of the whole pool", "guess")
     tempered_draws: float = number(10.0, "draws", "effective for each dimension after tempering", "guess")
     good_ess: float = number(0.8, "share", "of effective draws with which a round may be the last", "guess")
     good_explored_ess: float = number(0.65, "share", "the same after exploring", "measured: Rosenbrock")
     fair_ess: float = number(0.5, "share", "the same where rounds no longer get better", "guess")
     least_ess: float = number(0.05, "share", "the same after exploring, or beyond where anything is explored", "guess")
-    good_pareto_k: float = number(0.4, "k̂", "with which a good round may be the last", "theory: below 0.5")
-    fair_pareto_k: float = number(0.6, "k̂", "the same where rounds no longer get better", "theory: below 0.7")
-    bad_pareto_k: float = number(0.7, "k̂", "with which one round without a gain is one too many", "theory")
+    good_pareto_k: float = number(0.5, "k̂", "with which a round may be the last", "theory: finite variance")
     least_gain: float = number(
         1.03, "factor", "by which a round's ESS must exceed the best to count as better", "guess"
     )
@@ -127,7 +117,6 @@ class Defence:
     """What is drawn beside the mixture, so that it does not forget what it does not visit."""
 
     share: float = number(0.1, "share", "of draws from inflated copies", "measured: bounds ESS at 92 %")
-    df: float = number(4.0, "degrees", "tails of these copies", "habit")
     length: float = number(6.0, "factor", "by which copies are stretched along their axis, on hard targets", "measured")
     box_share: float = number(0.005, "share", "of draws over the box", "guess")
     frontier_share: float = number(0.15, "share", "of draws from the frontier of colder and hotter particles", "guess")
@@ -145,15 +134,10 @@ class Exploration:
     num_moves: int = number(8, "moves", "of particles that probe", "guess")
     crawls: int = number(3, "times", "that hot particles crawl along ridges in a round", "measured: Rosenbrock")
     crawl_leapfrogs: int = number(40, "steps", "of their trajectories", "measured: Rosenbrock")
-    archive: int = number(4, "journeys", "whose particles are kept and fitted to", "guess")
     inflations: tuple[float, ...] = number((12.0, 4.0), "sds", "from which particles return, by turns", "measured")
-    broad_share: float = number(0.1, "share", "of these that begin all over the region", "guess")
-    hottest: float = number(0.2, "β", "of an excursion in few dimensions (1 - 4/d in more)", "guess")
-    hot: float = number(0.4, "β", "of the frontier's hot particles in few dimensions (1 - 2/d in more)", "guess")
+    hottest: float = number(0.2, "β", "below which particles are not heated, in however few dimensions", "guess")
     particle_share: float = number(0.3, "share", "of what is fitted to that is particles, at the least", "guess")
-    largest_discovery: float = number(0.03, "mass", "that a journey may find and the work still end", "guess")
-    smallest_discovery: float = number(0.01, "mass", "below which moved particles have found nothing", "guess")
-    largest_drift: float = number(3.0, "errors", "by which moved particles may find more mass than was known", "habit")
+    discovery: float = number(0.02, "mass", "beyond the proposal, below which particles have found nothing", "guess")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +150,7 @@ class Answer:
     largest_invalid: float = number(0.1, "share", "of final draws that may be NaN or +inf", "guess")
     largest_hidden: float = number(0.01, "share", "of a round's draws that may be, for a density of JAX", "guess")
     largest_width: float = number(1e10, "units", "to which a proper posterior may spread", "guess")
+    largest_drift: float = number(3.0, "errors", "by which particles of the answer may still move", "habit")
     unstable_errors: float = number(5.0, "errors", "between the evidences of the last round and the answer", "habit")
     unstable_difference: float = number(0.05, "nats", "that such a difference must have", "the definition of wrong")
     search_inflation: float = number(3.0, "sds", "from which the last climbs begin", "guess")
@@ -185,16 +170,6 @@ class Islands:
     most_leapfrogs: int = number(250, "steps", "of one", "measured: neural networks")
     num_sweeps: int = number(24, "sweeps", "at the target itself; the second half is kept", "guess")
     largest_spread: float = number(1.0, "nats", "standard deviation of the islands' log evidences", "guess")
-    largest_drift: float = number(3.0, "errors", "by which log p may still move in the last sweeps", "habit")
-
-
-@dataclasses.dataclass(frozen=True)
-class Aim:
-    """A proposal aimed at one expectation."""
-
-    share: float = number(0.5, "share", "of the final draws that are aimed", "theory: bounds all other errors by √2")
-    num_rounds: int = number(2, "rounds", "of draws and fits", "guess")
-    num_draws: int = number(4096, "draws", "of each", "guess")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,4 +185,3 @@ class Tuning:
     exploration: Exploration = Exploration()
     answer: Answer = Answer()
     islands: Islands = Islands()
-    aim: Aim = Aim()

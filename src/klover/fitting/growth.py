@@ -98,22 +98,18 @@ def grow(
     train, test = _held_out(generator, sample, tuning.held_out)
     pull, mixture = fit_best(mixture, train, test, rules)
     mixture = delete_useless(mixture, test)
-    leader, best, patience = (pull, mixture), score(mixture, test), tuning.patience
+    leader, best = (pull, mixture), score(mixture, test)
     for _ in range(tuning.split_rounds if num_rounds is None else num_rounds):
         room = rules.max_components - len(mixture.log_weights)
-        if patience == 0 or room <= 0:
+        if room <= 0:
             break
-        proposal = split_all(
-            mixture, train, test, room, tuning.smallest_residual, lambda now, draws: fit(now, draws, rules)
-        )
+        proposal = split_all(mixture, train, test, room, lambda now, draws: fit(now, draws, rules))
         if proposal is None:
             break
         mixture = delete_useless(proposal, test)
         new = score(mixture, test)
-        if new > best + tuning.least_gain:
-            leader, best, patience = (1.0, mixture), new, tuning.patience
-        else:
-            patience -= 1
+        if new > best:
+            leader, best = (1.0, mixture), new
     pull, mixture = leader
     return mixture if np.isinf(pull) else fit(mixture, sample, rules, pull)
 

@@ -40,9 +40,7 @@ def num_parameters(dim: int) -> float:
     return dim * (dim + 3) / 2
 
 
-def split_all(
-    mixture: Mixture, train: Sample, test: Sample, room: int, smallest_residual: float, fit: Fit
-) -> Mixture | None:
+def split_all(mixture: Mixture, train: Sample, test: Sample, room: int, fit: Fit) -> Mixture | None:
     """Split every component that has draws enough, and take back the splits that held-out draws do not confirm.
 
     Where none is confirmed all are kept: two clean modes need a second split before the first one pays.
@@ -55,8 +53,6 @@ def split_all(
         Draws that choose the splits, and draws that judge them.
     room
         How many components more there may be.
-    smallest_residual
-        Standard deviation of the residual below which a component stays whole.
     fit
         How the components are fitted after a split.
 
@@ -64,7 +60,7 @@ def split_all(
     -------
     The split mixture, or None where nothing can be split.
     """
-    children = _children(mixture, train, smallest_residual)
+    children = _children(mixture, train)
     if not children:
         return None
     parent, _, log_old = em.responsibilities(mixture, test)
@@ -77,7 +73,7 @@ def split_all(
     return None if len(children) > room else proposal
 
 
-def _children(mixture: Mixture, sample: Sample, smallest_residual: float) -> dict[int, Mixture]:
+def _children(mixture: Mixture, sample: Sample) -> dict[int, Mixture]:
     """Return the two children of every component that can be split, by its slot."""
     if not isinstance(mixture.components.spread, Full):
         return {}
@@ -87,7 +83,7 @@ def _children(mixture: Mixture, sample: Sample, smallest_residual: float) -> dic
     # Half as many draws as parameters: the pull to the parent's covariance supplies the rest.
     fewest = 0.5 * num_parameters(mixture.dim) + 4
     pairs = {
-        slot: split(mixture, slot, sample, residual, responsibility[slot], smallest_residual)
+        slot: split(mixture, slot, sample, residual, responsibility[slot])
         for slot in np.flatnonzero(kish(responsibility * sample.weight) >= fewest).tolist()
     }
     return {slot: pair for slot, pair in pairs.items() if pair is not None}
@@ -99,16 +95,13 @@ def split(
     sample: Sample,
     residual: AnyArray,
     responsibility: AnyArray,
-    smallest_residual: float,
 ) -> Mixture | None:
-    """Return the two children of a component, weights relative to the whole; None where its residual is flat."""
+    """Return the two children of a component, weights relative to the whole; None where its draws have but one side."""
     weight = responsibility * sample.weight
     near = weight > NEAR * weight.max()
     x, share = sample.x[near], weight[near] / weight[near].sum()
     residual = residual[near] - share @ residual[near]
     size = np.sqrt(share @ residual**2)
-    if size < smallest_residual:
-        return None
     residual = np.clip(residual, -RESIDUAL_LIMIT * size, RESIDUAL_LIMIT * size)
     along = _projection(mixture, slot, x, share * (residual - share @ residual))
     order = np.argsort(along)

@@ -19,17 +19,17 @@ from klover.mixtures.mixture import Mixture
 from klover.refinement.state import Context, State
 from klover.targets.evaluator import BudgetExhausted
 
-SPLIT_ROUNDS = 3
+NUM_ROUNDS = 2
 
 
 def aim(
     context: Context, state: State, proposal: Mixture, integrand: Callable[[PyTree], Float[AnyArray, ""]]
 ) -> Mixture:
     """Return a proposal of which half is fitted to :math:`|f-I|p`."""
-    target, tuning = context.evaluator.target, context.tuning.aim
+    target = context.evaluator.target
     evaluate = jax.jit(jax.vmap(lambda x: integrand(target.position(x))))
     aimed, pool = proposal, state.pool
-    for _ in range(tuning.num_rounds):
+    for _ in range(NUM_ROUNDS):
         sample = pool.sample()
         values = np.asarray(evaluate(sample.x), float)
         if values.ndim != 1:
@@ -39,9 +39,9 @@ def aim(
         if not inside.any():
             return proposal
         tilted = Sample(sample.x, weight, log_p=sample.log_p).where(inside)
-        fitted = grow(context.generator, state.mixture, tilted, context.rules, SPLIT_ROUNDS)
-        aimed = join(proposal, fitted, tuning.share)
-        x = aimed.draw(context.generator, tuning.num_draws)
+        fitted = grow(context.generator, state.mixture, tilted, context.rules)
+        aimed = join(proposal, fitted, 0.5)
+        x = aimed.draw(context.generator, context.tuning.rounds.fitted_draws)
         try:
             pool = pool.add(aimed, x, context.evaluator.values(x))
         except BudgetExhausted:

@@ -45,7 +45,7 @@ def look_around(context: Context, state: State, look: Look) -> Seen:
         return find_frontier(context, state, particles), None, drift
     if look is Look.LAST:
         _, drift = probe(context, state, tuning.num_probes)
-        if drift > tuning.largest_drift:
+        if drift > context.tuning.answer.largest_drift:
             # Few particles raise a false alarm on one easy target in a hundred, and exploring costs fifty such looks.
             _, drift = probe(context, state, tuning.num_particles)
         return state, None, drift
@@ -77,7 +77,7 @@ def probe(context: Context, state: State, num: int) -> tuple[Particles, float]:
     begun = place(context.evaluator, sample.x[even_comb(context.generator, sample.weight, num)])
     moved = _move(context, state.mixture, begun, None, tuning.num_moves)
     mass, error = uncovered_mass(moved, state.pool if state.was_hard else state.pool.fresh)
-    return moved, mass / error if mass > tuning.smallest_discovery else 0.0
+    return moved, mass / error if mass > tuning.discovery else 0.0
 
 
 def descend(context: Context, pool: Pool) -> tuple[Particles, Mixture]:
@@ -108,7 +108,9 @@ def explore(context: Context, state: State, moved: Particles) -> State:
     hottest = max(1 - 4 / context.dim, tuning.hottest)
     away = excursion(*journey, state.mixture, moved, hottest, follow, context.tuning.moves)
     factor = tuning.inflations[len(state.history) % len(tuning.inflations)]
-    wide = join(inflate(state.mixture, factor, context.tuning.start.wide_df), state.broad, tuning.broad_share)
+    wide = join(
+        inflate(state.mixture, factor, context.tuning.start.wide_df), state.broad, context.tuning.start.box_share
+    )
     x = wide.draw(context.generator, 2 * tuning.num_particles)
     log_p = context.evaluator.values(x)
     explored = moved
@@ -119,7 +121,7 @@ def explore(context: Context, state: State, moved: Particles) -> State:
     state = dataclasses.replace(
         state,
         discovered=(state.discovered[-1], mass),
-        archive=(*state.archive, away, explored)[-tuning.archive :],
+        archive=(away, explored),
     )
     return find_frontier(context, state, moved)
 
@@ -138,7 +140,7 @@ def find_frontier(context: Context, state: State, moved: Particles) -> State:
         cold = state.frontier_particles[0].where(place_in_eight < KEPT_COLD, cold)
         hot = state.frontier_particles[1].where(place_in_eight < KEPT_HOT, hot)
     cold = _move(context, kernel, cold, Bridge(1 + 1 / dim), tuning.num_moves)
-    bridge = Bridge(max(1 - 2 / dim, tuning.hot))
+    bridge = Bridge(max(1 - 2 / dim, tuning.hottest))
     for _ in range(tuning.crawls):
         hot = _move(context, kernel, hot, bridge, tuning.num_moves, tuning.crawl_leapfrogs)
         kernel = follow(kernel, hot)

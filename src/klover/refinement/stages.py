@@ -92,11 +92,10 @@ def conclude(
 ) -> tuple[bool, Stage]:
     """Return, after the look, whether the mixture is as good as it will get, and the stage to go on with."""
     rounds, last = tuning.rounds, history[-1]
-    has_found = last.drift > tuning.exploration.largest_drift
-    is_settled = last.drift < tuning.exploration.largest_drift
+    has_found = last.drift > tuning.answer.largest_drift
+    is_settled = last.drift < tuning.answer.largest_drift
     is_steady = not plan.was_hard or _is_steady(plan.stage, history, discovered, tuning)
-    patience = 1 if last.pareto_k > rounds.bad_pareto_k else rounds.patience
-    is_stuck = plan.num_stale >= patience and not plan.could_stop and plan.best_ess < rounds.good_ess
+    is_stuck = plan.num_stale >= rounds.patience and not plan.could_stop and plan.best_ess < rounds.good_ess
     goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
     return plan.could_stop and is_settled and is_steady, Stage.EXPLORE if goes_out else plan.stage
 
@@ -107,8 +106,7 @@ def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, t
     if measured.ess_share == 0:
         return Stage.POOL if stage is Stage.BEGIN else stage
     enough = num_parameters(dim)
-    is_fresh_enough = measured.ess_share >= min(rounds.begun_draws * enough / measured.num_draws, rounds.begun_ess)
-    is_begun = is_fresh_enough or measured.pool_ess >= rounds.begun_pool * enough
+    is_begun = measured.ess_share >= rounds.begun_ess or measured.pool_ess >= rounds.begun_pool * enough
     is_stalled = num_stale >= rounds.patience and measured.pool_ess < dim + 1
     explore = Stage.EXPLORE if dim <= rounds.explored_dim else Stage.POOL
     transitions = (
@@ -127,9 +125,8 @@ def _could_stop(measured: Measurement, stage: Stage, num_stale: int, dim: int, t
     rounds, is_exploring = tuning.rounds, stage is Stage.EXPLORE
     goal = rounds.good_explored_ess if is_exploring else rounds.good_ess
     least = rounds.least_ess if is_exploring or dim > rounds.explored_dim else rounds.fair_ess
-    is_good = measured.ess_share > goal and measured.pareto_k < rounds.good_pareto_k
     is_stale = num_stale >= rounds.patience and measured.ess_share > least
-    return is_good or (is_stale and measured.pareto_k < rounds.fair_pareto_k)
+    return (measured.ess_share > goal or is_stale) and measured.pareto_k < rounds.good_pareto_k
 
 
 def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[float, ...], tuning: Tuning) -> bool:
@@ -137,7 +134,7 @@ def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[f
     last = history[-tuning.rounds.steady_rounds :]
     if len(last) < tuning.rounds.steady_rounds:
         return False
-    if stage is Stage.EXPLORE and max(discovered) > tuning.exploration.largest_discovery:
+    if stage is Stage.EXPLORE and max(discovered) > tuning.exploration.discovery:
         return False
     now = last[-1]
     return all(

@@ -105,7 +105,7 @@ class State:
     frontier, frontier_particles
         Particles somewhat colder and hotter than the target, and the mixture that follows them.
     archive
-        Particles of the last journeys.
+        Particles of this round's journeys.
     discovered
         Mass that the last two journeys from outside found where the proposal is all but absent.
     most_invalid

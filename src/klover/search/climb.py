@@ -13,8 +13,10 @@ import numpy as np
 
 from klover.base.arrays import exact_products, iterate, namespace
 from klover.base.shapes import AnyArray, Bool, Float, Int, record
-from klover.tuning import Search
 
+MOST_STEPS = 150
+TOLERANCE = 1e-6
+"""Nats: a climb ends after two steps that gain less."""
 MEMORY = 8
 """Steps that the curvature is remembered of; more take fewer steps, and each of them longer."""
 SUFFICIENT_RISE = 1e-4
@@ -59,8 +61,8 @@ def value_and_gradient(log_density: Callable[..., Float[AnyArray, ""]], *argumen
 def climb(
     function: ValueAndGradient,
     starts: Points,
-    num_steps: int = Search.most_steps,
-    tolerance: float = Search.tolerance,
+    num_steps: int = MOST_STEPS,
+    tolerance: float = TOLERANCE,
     resolution: float = 0.0,
 ) -> tuple[Points, Float[AnyArray, " start"]]:
     """Maximise from every start; return the points that were reached, and the values there.

@@ -43,7 +43,7 @@ class Modes:
         """Whether few starts ended on a top of their own, and there were many for each top."""
         num = self.count.sum()
         is_seen = (self.count == 1).sum() <= tuning.unseen_share * num
-        return bool(is_seen and num >= tuning.starts_per_mode * len(self.count))
+        return bool(is_seen and num >= tuning.num_starts * len(self.count))
 
     def index(self, x: Float[np.ndarray, " dim"], log_p: float) -> int | None:
         """Find the mode that a top belongs to, by its distance in the metric of the mode and by its height."""
@@ -76,21 +76,23 @@ def find_modes(generator: np.random.Generator, evaluator: Evaluator, region: Reg
     modes, most = Modes.none(dim, is_full), tuning.most_modes if is_full else MOST_LARGE_MODES
     while True:
         starts = region.draw_starts(generator, tuning.num_starts)
-        tops, values = climb_target(evaluator, starts, tuning)
+        tops, values = climb_target(evaluator, starts)
         for place in np.argsort(-values):
             if np.isfinite(values[place]):
                 modes = _with_top(evaluator, region, modes, tops[place], float(values[place]), most, tuning)
-        if modes.is_settled(tuning) or modes.count.sum() >= tuning.most_starts or len(modes.count) == most:
+        if (
+            modes.is_settled(tuning)
+            or modes.count.sum() >= tuning.num_starts * tuning.most_modes
+            or len(modes.count) == most
+        ):
             return modes
 
 
 def climb_target(
-    evaluator: Evaluator, starts: Float[np.ndarray, "start dim"], tuning: Search
+    evaluator: Evaluator, starts: Float[np.ndarray, "start dim"]
 ) -> tuple[Float[np.ndarray, "start dim"], Float[np.ndarray, " start"]]:
     """Climb the target itself; what is not finite stays below everything."""
-    tops, values = climb(
-        evaluator.values_and_gradients, starts, tuning.most_steps, tuning.tolerance, resolution_of(evaluator)
-    )
+    tops, values = climb(evaluator.values_and_gradients, starts, resolution=resolution_of(evaluator))
     return np.asarray(tops), np.where(np.isfinite(values), values, -np.inf)
 
 

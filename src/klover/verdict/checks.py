@@ -130,7 +130,7 @@ def unfinished(case: Case) -> Doubt | None:
     """Refuse what was stopped early: a part of the posterior was still being discovered, or had not been looked for."""
     if case.cause is None:
         return None
-    if case.tuning.exploration.largest_drift < case.drift < np.inf:
+    if case.tuning.answer.largest_drift < case.drift < np.inf:
         return Doubt(Status.DRIFTING_PARTICLES, {"drift": case.drift})
     return Doubt(Status.UNFINISHED, {"cause": case.cause})
 
@@ -184,7 +184,7 @@ def unconverged(case: Case) -> Doubt | None:
     """Refuse particles whose islands disagree, or that still move."""
     draws, islands = case.draws, case.tuning.islands
     assert isinstance(draws, ParticleDraws)
-    is_settled = draws.spread < islands.largest_spread and float(draws.drift) < islands.largest_drift
+    is_settled = draws.spread < islands.largest_spread and float(draws.drift) < case.tuning.answer.largest_drift
     is_converged = is_settled and float(draws.ess) >= case.tuning.answer.fewest_effective
     return None if is_converged else Doubt(Status.UNCONVERGED_PARTICLES)
 

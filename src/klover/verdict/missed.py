@@ -40,7 +40,7 @@ def find_tops(
         return values, gradients @ root
 
     begin = np.linalg.solve(root, starts.T).T
-    tops, values = climb(whitened, begin, search.most_steps, search.tolerance, resolution_of(evaluator))
+    tops, values = climb(whitened, begin, resolution=resolution_of(evaluator))
     return tops @ root.T, np.where(np.isfinite(values), values, -np.inf)
 
 
