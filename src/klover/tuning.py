@@ -102,7 +102,8 @@ class Rounds:
     good_explored_ess: float = number(0.65, "share", "the same after exploring", "measured: Rosenbrock")
     fair_ess: float = number(0.5, "share", "the same where rounds no longer get better", "guess")
     least_ess: float = number(0.05, "share", "the same after exploring, or beyond where anything is explored", "guess")
-    good_pareto_k: float = number(0.5, "k̂", "with which a round may be the last", "theory: finite variance")
+    good_pareto_k: float = number(0.5, "k̂", "with which a good round may be the last", "theory: finite variance")
+    fair_pareto_k: float = number(0.6, "k̂", "the same where rounds no longer get better", "theory: below 0.7")
     least_gain: float = number(
         1.03, "factor", "by which a round's ESS must exceed the best to count as better", "guess"
     )

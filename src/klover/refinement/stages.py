@@ -125,8 +125,9 @@ def _could_stop(measured: Measurement, stage: Stage, num_stale: int, dim: int, t
     rounds, is_exploring = tuning.rounds, stage is Stage.EXPLORE
     goal = rounds.good_explored_ess if is_exploring else rounds.good_ess
     least = rounds.least_ess if is_exploring or dim > rounds.explored_dim else rounds.fair_ess
+    is_good = measured.ess_share > goal and measured.pareto_k < rounds.good_pareto_k
     is_stale = num_stale >= rounds.patience and measured.ess_share > least
-    return (measured.ess_share > goal or is_stale) and measured.pareto_k < rounds.good_pareto_k
+    return is_good or (is_stale and measured.pareto_k < rounds.fair_pareto_k)
 
 
 def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[float, ...], tuning: Tuning) -> bool:
