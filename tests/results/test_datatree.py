@@ -71,7 +71,7 @@ def fit():
 
 @pytest.fixture(scope="module")
 def tree(fit):
-    return fit.to_datatree(jax.random.key(3), num_draws=500, predictive=True)
+    return fit.to_datatree(500, key=3, predictive=True)
 
 
 def test_groups_and_names(tree):

@@ -18,9 +18,9 @@ from klover.base.shapes import AnyArray, Float
 from klover.mixtures.mixture import Mixture
 
 FEWEST_DRAWS = 20
-"""A component with fewer draws than these explains nothing but their noise."""
+"""A component with fewer expected draws than this is left out of the fit: it could only fit their noise."""
 LARGEST_MEAN = 0.5
-"""A mean of zero that is estimated to be larger than this says that the fit has failed."""
+"""The true mean of c is 0: where its mean over the draws is larger than this, it is not used."""
 
 
 def control(

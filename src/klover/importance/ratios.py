@@ -2,12 +2,10 @@
 
 import math
 
-from klover.base.arrays import logsumexp, namespace
+from klover.base.arrays import compiled, logsumexp, namespace
 from klover.base.shapes import AnyArray, Float
 
 LogRatio = Float[AnyArray, " draw"]
-
-
 Scalar = Float[AnyArray, ""]
 
 
@@ -25,6 +23,7 @@ def kish(weight: Float[AnyArray, "..."], axis: int = -1) -> Float[AnyArray, "...
     return xp.where(square > 0, total**2 / xp.where(square > 0, square, 1.0), 0.0)
 
 
+@compiled
 def effective_sample_size(log_ratio: Float[AnyArray, "... draw"]) -> Float[AnyArray, "..."]:
     """Kish's effective number of draws, from log-ratios; 0 where no draw lies in the support."""
     xp = namespace(log_ratio)
@@ -32,6 +31,7 @@ def effective_sample_size(log_ratio: Float[AnyArray, "... draw"]) -> Float[AnyAr
     return kish(xp.exp(log_ratio - xp.where(highest > -xp.inf, highest, 0.0)))
 
 
+@compiled
 def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[Scalar, Scalar]:
     r"""Logarithm of the evidence estimate :math:`\hat Z=\frac1S\sum_s(r_s-\bar rc_s)`, and its standard error.
 
@@ -48,6 +48,7 @@ def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[
     return logsumexp(log_ratio) - math.log(num_draws) + xp.log(mean), error
 
 
+@compiled
 def self_normalised(
     log_weight: LogRatio, values: Float[AnyArray, "draw ..."]
 ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
@@ -76,6 +77,7 @@ def clip(log_ratio: LogRatio, quantile: float) -> LogRatio:
     return xp.minimum(log_ratio, xp.sort(log_ratio)[rank])
 
 
+@compiled
 def forward_kl(log_ratio: LogRatio) -> Scalar:
     r"""Estimate :math:`\mathrm{KL}(p\|q)=\sum_s w_s\log r_s-\log\hat Z` (Eq. 9 less the unknown constant)."""
     xp = namespace(log_ratio)

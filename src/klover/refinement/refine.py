@@ -12,9 +12,7 @@ import numpy as np
 
 from klover.base.checks import as_key, check_choice, check_count
 from klover.base.shapes import AnyArray, Float, KeyLike, PyTree
-from klover.importance import psis
-from klover.importance.control_variates import control
-from klover.importance.draws import WeightedDraws
+from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement.aim import aim
@@ -226,19 +224,4 @@ def _final_draws(context: Context, state: State, proposal: Mixture, num_draws: i
     wanted = int(np.clip(WANTED_ESS / max(share, 1e-3), FEWEST_DRAWS, most))
     if evaluator.num_left is not None:
         wanted = min(wanted, max(evaluator.num_left - SEARCH_EVALUATIONS, evaluator.reserve))
-    num_nan, num_infinite = evaluator.num_nan, evaluator.num_infinite
-    # Rounded as the target will see them, so that both densities are those of one point.
-    x = proposal.draw(context.generator, num_draws or wanted).astype(evaluator.target.start.dtype).astype(float)
-    log_p, log_q = evaluator.values(x), proposal.log_prob(x)
-    log_weight, pareto_k = psis.smooth(log_p - log_q)
-    return WeightedDraws(
-        x,
-        log_p,
-        log_q,
-        log_weight,
-        pareto_k,
-        np.asarray(evaluator.num_nan - num_nan),
-        np.asarray(evaluator.num_infinite - num_infinite),
-        evaluator.target,
-        control=control(proposal, x, log_q, log_p),
-    )
+    return weigh_on_host(context.generator, evaluator, proposal, num_draws or wanted)

@@ -16,6 +16,7 @@ from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.results import codec
 from klover.results.datatree import versions
+from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import StoredTarget, describe
 from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
@@ -79,7 +80,7 @@ def _check_target(path: str | os.PathLike, target: Target, about: StoredTarget, 
             f"target must be that of the fit {path}, of dimension {about.dim} with the names "
             f"{', '.join(about.names[:8])}, got one of dimension {target.dim} with {', '.join(target.names[:8])}."
         )
-    change = codec.find_change(lambda x: np.asarray(jax.jit(Target.log_prob)(target, x)), about.x, log_p)
+    change = codec.find_change(Evaluator(target).values, about.x, log_p)
     if change:
         raise ValueError(
             f"target must be that of the fit {path}, but its log density differs by {change:.3g} at a stored "
