@@ -9,7 +9,7 @@ import pytest
 
 import klover
 from klover.importance.draws import weigh
-from klover.targets.loaded import StoredTarget, describe, positions
+from klover.targets.loaded import StoredTarget, describe
 
 
 class Pair(NamedTuple):
@@ -37,7 +37,7 @@ def test_positions_and_names_stay(container):
     stored = StoredTarget(**describe(target, X))
     assert (stored.dim, stored.names, stored.model_info) == (3, target.names, None)
     np.testing.assert_array_equal(stored.flat_position(X), target.flat_position(X))
-    expected, found = positions(target, X), positions(stored, X)
+    expected, found = target.positions(X), stored.positions(X)
     if container is not Pair:
         assert jax.tree.structure(found) == jax.tree.structure(expected)
     for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -45,7 +45,7 @@ def test_positions_and_names_stay(container):
 
 
 def test_other_containers_become_dicts_in_the_same_order():
-    found = positions(StoredTarget(**describe(make_target(Pair), X)), X)
+    found = StoredTarget(**describe(make_target(Pair), X)).positions(X)
     assert list(found) == ["left", "right"]
     np.testing.assert_array_equal(found["right"], X[:, 0])
 

@@ -18,7 +18,6 @@ from klover.base.shapes import AnyArray, Float, Int, Key, PyTree, record
 from klover.importance import control_variates, psis, resampling
 from klover.importance.ratios import LogRatio, Scalar, effective_sample_size, forward_kl, log_evidence, self_normalised
 from klover.mixtures.mixture import Mixture
-from klover.targets import loaded
 from klover.targets.target import Target, evaluate
 
 
@@ -103,7 +102,7 @@ class WeightedDraws:
     @property
     def positions(self) -> PyTree:
         """Constrained positions at the draws, stacked on a leading axis."""
-        return loaded.positions(self.target, self.x)
+        return self.target.positions(self.x)
 
     def values(self, function: Callable[[PyTree], PyTree]) -> PyTree:
         """Evaluate a function of one constrained position at every draw."""
@@ -167,7 +166,7 @@ class WeightedDraws:
         if constrained:
             return jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], self.positions)
         # PyMC takes no arrays of JAX; NumPyro and blackjax take both.
-        return jax.tree.map(np.asarray, jax.vmap(self.target.unravel)(jnp.asarray(self.x)[chosen]))
+        return self.target.unravel(np.asarray(self.x)[chosen])
 
 
 def _figures(log_ratio: LogRatio, control: LogRatio | float) -> tuple[Scalar, Scalar, Scalar, Scalar]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from klover.base.checks import check_count
 from klover.base.shapes import Float
-from klover.targets.target import LARGEST_INTERMEDIATE, Target
+from klover.targets.target import LARGEST_INTERMEDIATE, Target, pad
 
 GRADIENT_BLOCKS = (32, 512)
 VALUE_BLOCK = 1024
@@ -167,9 +167,9 @@ class Evaluator:
 
     def _block(self, program: Callable, block: np.ndarray, size: int) -> list[np.ndarray]:
         """Run one block; where the target raises, run its points one by one, and call those that raise NaN."""
-        padded = np.concatenate([block, np.repeat(block[:1], size - len(block), axis=0)])
         try:
-            return [np.asarray(leaf, float)[: len(block)] for leaf in jax.tree.leaves(program(self.target, padded))]
+            found = jax.tree.leaves(program(self.target, pad(block, size)))
+            return [np.asarray(leaf, float)[: len(block)] for leaf in found]
         except (jax.errors.JaxRuntimeError, ValueError):  # the latter where the error surfaces with the result
             failures = getattr(self.target.model_info, "failures", None)
             if failures is not None and failures.throw:

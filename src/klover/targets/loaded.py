@@ -67,6 +67,10 @@ class StoredTarget(Target):
             self._refuse()
         return self.values
 
+    def positions(self, x: Float[AnyArray, "draw dim"]) -> PyTree:
+        """Return the constrained positions at the stored draws, and at no others."""
+        return jax.vmap(ravel_pytree(self.example)[1])(jnp.asarray(self.flat_position(x)))
+
     def _refuse(self) -> NoReturn:
         raise ValueError(
             "this fit was loaded without its target, so that only what was stored can be read. Build the target as "
@@ -75,13 +79,6 @@ class StoredTarget(Target):
 
     # All that a target does begins with one of these two.
     _program = _constants = property(_refuse)
-
-
-def positions(target: Target, x: Float[AnyArray, "draw dim"]) -> PyTree:
-    """Return the constrained positions at flat points, stacked on a leading axis."""
-    if isinstance(target, StoredTarget):
-        return jax.vmap(ravel_pytree(target.example)[1])(jnp.asarray(target.flat_position(x)))
-    return jax.vmap(target.position)(jnp.asarray(x))
 
 
 def describe(target: Target, x: Float[AnyArray, "draw dim"]) -> dict[str, Any]:

@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
 
-from klover.base.arrays import exact_products
+from klover.base.arrays import exact_products, namespace
 from klover.base.checks import as_key, check_count, check_finite, check_points
-from klover.base.jaxpr import ClosedJaxpr, Itself, Jaxpr, largest_array, signature
+from klover.base.jaxpr import ClosedJaxpr, Jaxpr, largest_array, signature
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree
 from klover.targets.model_info import ModelInfo
 
@@ -25,6 +24,9 @@ FLOAT32_LIMIT = 1e3
 
 LARGEST_INTERMEDIATE = 2**24
 """Numbers that the largest array of one evaluation may hold: 128 MiB in float64."""
+
+BLOCK = 1024
+"""Points that are constrained at a time, so that one program serves any number of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,9 @@ class _Program:
     dim: int
     jaxpr: Jaxpr = dataclasses.field(compare=False)
     unravel: Callable = dataclasses.field(compare=False)
-    constrain: Callable = dataclasses.field(compare=False)
+    constrain: Jaxpr | None = dataclasses.field(compare=False)
+    read: PyTree = dataclasses.field(compare=False)
+    """Shapes of a constrained position."""
     model_info: ModelInfo | None = dataclasses.field(compare=False)
 
 
@@ -83,19 +87,35 @@ class Target:
             raise TypeError(f"logdensity must be a function of a position, got a {type(logdensity).__name__}.")
         check_finite("example", example, "Pass a pytree of finite numbers shaped like one position.")
         start, unravel = _flatten(example)
-        example = jax.eval_shape(unravel, start)
-        closed = _trace(logdensity, unravel, start)
-        constrain = constrain or _identity
-        closed_constrain, read = jax.make_jaxpr(constrain, return_shape=True)(example)
+        density, value = _trace("logdensity", lambda x: _uncompiled(logdensity)(unravel(x)), start)
+        _check_scalar(value)
+        read, constrained = jax.eval_shape(unravel, start), None
+        if constrain is not None:
+            constrained, read = _trace("constrain", lambda x: constrain(unravel(x)), start)
         made = tuple(_names(read))
         if names is not None and len(names) != len(made):
             raise ValueError(f"names must hold {len(made)} names, one for each number read, got {len(names)}.")
-        chosen = made if names is None else tuple(names)
-        self._constants = (start, tuple(closed.consts), None if box is None else _flat_box(box, start))
-        structures = jax.tree.structure(example), jax.tree.structure(read)
-        constants = tuple(Itself(constant) for constant in closed_constrain.consts)
-        key = signature(closed.jaxpr), signature(closed_constrain.jaxpr), constants, structures
-        self._program = _Program(key, chosen, start.shape[0], closed.jaxpr, unravel, constrain, model_info)
+        self._constants = (
+            start,
+            tuple(density.consts),
+            () if constrained is None else tuple(constrained.consts),
+            None if box is None else _flat_box(box, start),
+        )
+        self._program = _Program(
+            (
+                signature(density.jaxpr),
+                constrained and signature(constrained.jaxpr),
+                jax.tree.structure(example),
+                jax.tree.structure(read),
+            ),
+            made if names is None else tuple(names),
+            start.shape[0],
+            density.jaxpr,
+            unravel,
+            constrained and constrained.jaxpr,
+            read,
+            model_info,
+        )
 
     def tree_flatten(self):
         """Split into arrays and program, for JAX."""
@@ -137,35 +157,48 @@ class Target:
     @property
     def box(self) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]] | None:
         """Lower and upper corner of the region where the posterior is expected, if the user gave one."""
-        return self._constants[2]
+        return self._constants[3]
 
     def log_prob(self, x: Float[AnyArray, "*draw dim"]) -> Float[jax.Array, "*draw"]:
         """Log density at one flat point of shape (d,) or at points of shape (S, d), as the user's function gives it."""
         check_points("x", x, self.dim)
-        from jax.extend import core
-
-        function = core.jaxpr_as_fun(core.ClosedJaxpr(self._program.jaxpr, list(self._constants[1])))
-        single = lambda point: function(point)[0]  # noqa: E731
         points = jnp.asarray(x, self.start.dtype)
+        single = lambda point: _run(self._program.jaxpr, self._constants[1], point)[0]  # noqa: E731
         return single(points) if points.ndim == 1 else jax.vmap(single)(points)
 
     def coordinate_name(self, index: int) -> str:
         """Name one coordinate of the flat, unconstrained point."""
         return _names(self.unravel(self.start))[index]
 
-    def unravel(self, x: Float[AnyArray, " dim"]) -> PyTree:
-        """Turn one flat point into an (unconstrained) position."""
+    def unravel(self, x: Float[AnyArray, "*draw dim"]) -> PyTree:
+        """Turn flat points into (unconstrained) positions, whose arrays have the leading axes of x."""
         return self._program.unravel(x)
 
     def position(self, x: Float[AnyArray, " dim"]) -> PyTree:
         """Turn one flat point into the constrained position that a person reads."""
-        return self._program.constrain(self._program.unravel(x))
+        return self.unravel(x) if self._program.constrain is None else _position(self, x)
+
+    def positions(self, x: Float[AnyArray, "draw dim"]) -> PyTree:
+        """Turn flat points into constrained positions, whose arrays have a leading axis of draws.
+
+        On the host: NumPy arrays, by one program for any number of points, and by none where nothing is constrained.
+        """
+        if isinstance(x, Tracer):
+            return jax.vmap(self.position)(x)
+        points = np.asarray(x, self.start.dtype)
+        if self._program.constrain is None:
+            return self.unravel(points)
+        size = min(BLOCK, max(LARGEST_INTERMEDIATE // largest_array(self._program.constrain), 1))
+        padded = pad(points, -(-len(points) // size) * size)
+        parts = [_positions(self, padded[first : first + size]) for first in range(0, max(len(padded), 1), size)]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(points)], *parts)
 
     def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw value"]:
         """Turn flat points into constrained positions, each raveled in the order of ``names``."""
-        if self._program.constrain is _identity:
+        if self._program.constrain is None:
             return x
-        return jax.vmap(lambda point: ravel_pytree(self.position(point))[0])(jnp.asarray(x))
+        leaves = jax.tree.leaves(self.positions(x))
+        return namespace(*leaves).concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
     def check(self, key: KeyLike, num_points: int = 100) -> "TargetCheck":
         """Look for what is wrong with the density, before time is spent on it.
@@ -215,11 +248,13 @@ def _flatten(example: PyTree) -> tuple[Float[AnyArray, " dim"], Callable[[AnyArr
     leaves, structure = jax.tree.flatten(example)
     xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
     arrays = [xp.asarray(leaf, jnp.result_type(float)) for leaf in leaves]
+    shapes = [array.shape for array in arrays]
     ends = np.cumsum([array.size for array in arrays]).tolist()
 
     def unravel(x):
-        parts = [x[end - array.size : end].reshape(array.shape) for array, end in zip(arrays, ends, strict=True)]
-        return jax.tree.unflatten(structure, parts)
+        parts = [x[..., first:end] for first, end in zip([0, *ends], ends, strict=False)]
+        reshaped = [part.reshape((*x.shape[:-1], *shape)) for part, shape in zip(parts, shapes, strict=True)]
+        return jax.tree.unflatten(structure, reshaped)
 
     return xp.concatenate([array.ravel() for array in arrays]), unravel
 
@@ -243,30 +278,52 @@ def _flat_box(
     return lower.astype(start.dtype), upper.astype(start.dtype)
 
 
-def _identity(position: PyTree) -> PyTree:
-    return position
+@jax.jit
+def _position(target: Target, x: Float[AnyArray, " dim"]) -> PyTree:
+    program = target._program
+    return jax.tree.unflatten(jax.tree.structure(program.read), _run(program.constrain, target._constants[2], x))
 
 
-def _trace(logdensity: Callable, unravel: Callable, start: Float[AnyArray, " dim"]) -> ClosedJaxpr:
-    """Trace the density at the flat point, and refuse one that is not a real scalar."""
-    if isinstance(logdensity, type(jax.jit(_identity))):
-        # Data captured by a compiled function would stay constants of it.
-        logdensity = logdensity.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
+@jax.jit
+def _positions(target: Target, x: Float[AnyArray, "draw dim"]) -> PyTree:
+    return jax.vmap(target.position)(x)
+
+
+def pad(block: Float[np.ndarray, "draw dim"], size: int) -> Float[np.ndarray, "size dim"]:
+    """Fill a block of points up to a size, with copies of its first point."""
+    return np.concatenate([block, np.repeat(block[:1], size - len(block), axis=0)])
+
+
+def _run(jaxpr: Jaxpr, constants: Sequence[AnyArray], x: Float[AnyArray, " dim"]) -> list[jax.Array]:
+    from jax.extend import core
+
+    return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, list(constants)))(x)
+
+
+def _uncompiled(function: Callable) -> Callable:
+    """Return the function inside a compiled one, whose data would stay constants of it."""
+    return getattr(function, "__wrapped__", function) if isinstance(function, type(jax.jit(max))) else function
+
+
+def _trace(name: str, function: Callable, start: Float[AnyArray, " dim"]) -> tuple[ClosedJaxpr, PyTree]:
+    """Trace a function of the flat point; return it with the shapes of its result."""
     try:
         with exact_products():
-            closed, shape = jax.make_jaxpr(lambda x: logdensity(unravel(x)), return_shape=True)(start)
+            return jax.make_jaxpr(function, return_shape=True)(start)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         error.add_note(
-            "logdensity could not be traced by JAX: write it with jax.numpy, without conversions to NumPy or to Python "
+            f"{name} could not be traced by JAX: write it with jax.numpy, without conversions to NumPy or to Python "
             "numbers and without branches on values, or wrap foreign code in jax.pure_callback."
         )
         raise
-    if getattr(shape, "shape", None) != () or not jnp.issubdtype(shape.dtype, jnp.floating):
+
+
+def _check_scalar(value: PyTree) -> None:
+    if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(
-            f"logdensity must return one real number (shape ()), but it returned {shape}. "
+            f"logdensity must return one real number (shape ()), but it returned {value}. "
             "Sum the log likelihood over the data."
         )
-    return closed
 
 
 def _names(read: PyTree) -> list[str]:
