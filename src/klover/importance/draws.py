@@ -18,6 +18,7 @@ from klover.base.shapes import AnyArray, Float, Int, Key, PyTree, record
 from klover.importance import control_variates, psis, resampling
 from klover.importance.ratios import LogRatio, Scalar, effective_sample_size, forward_kl, log_evidence, self_normalised
 from klover.mixtures.mixture import Mixture
+from klover.targets.loaded import TargetLike, as_target
 from klover.targets.target import Target, evaluate
 
 
@@ -50,7 +51,7 @@ class WeightedDraws:
     pareto_k: Float[AnyArray, "..."]
     num_nan: Int[AnyArray, "..."]
     num_positive_infinite: Int[AnyArray, "..."]
-    target: Target
+    target: TargetLike
     control: Float[AnyArray, "..."] | float = dataclasses.field(default=0.0, kw_only=True)
 
     @property
@@ -188,9 +189,9 @@ def weigh(
     return WeightedDraws(x, log_p, log_q, log_weight, pareto_k, num_nan, num_positive_infinite, target, control=control)
 
 
-def sample_importance(key: Key[jax.Array, ""], target: Target, proposal: Mixture, num_draws: int) -> WeightedDraws:
+def sample_importance(key: Key[jax.Array, ""], target: TargetLike, proposal: Mixture, num_draws: int) -> WeightedDraws:
     """Draw from a mixture and weight the draws with the whole mixture as denominator."""
-    key = as_key(key)
+    key, target = as_key(key), as_target(target)
     check_count("num_draws", num_draws, 2, "Standard errors need two draws at the least; 10,000 is a good number.")
     x, log_q = jax.jit(Mixture.sample_and_log_prob, static_argnums=2)(proposal, key, num_draws)
     # What comes out of a compiled program may carry the front end of another target that shares it.

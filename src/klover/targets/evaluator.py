@@ -18,7 +18,9 @@ import numpy as np
 
 from klover.base.checks import check_count
 from klover.base.shapes import Float
-from klover.targets.target import LARGEST_INTERMEDIATE, Target, pad
+from klover.targets.loaded import TargetLike, as_target
+from klover.targets.positions import pad
+from klover.targets.target import LARGEST_INTERMEDIATE, Target
 
 GRADIENT_BLOCKS = (32, 512)
 VALUE_BLOCK = 1024
@@ -71,9 +73,9 @@ class Evaluator:
         Evaluations that are kept back from the budget until :meth:`overtime`.
     """
 
-    def __init__(self, target: Target, budget: Budget = None, reserve: int = 0):
+    def __init__(self, target: TargetLike, budget: Budget = None, reserve: int = 0):
+        self.target = target = as_target(target)
         budget = check_budget(budget)
-        self.target = target
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
         self.seconds = 0.0
         self._began = time.perf_counter()
