@@ -1,4 +1,4 @@
-"""Every piece of Python in the README and in docs/ works as pasted, and the ten lines compile no more than they must."""
+"""Every piece of Python in the README and in docs works as pasted; the ten lines compile no more than they must."""
 
 import re
 import subprocess

@@ -24,6 +24,8 @@ from klover.importance import control_variates, psis, ratios, resampling
 from klover.importance.ratios import LogRatio, Scalar
 from klover.mixtures.mixture import Mixture
 from klover.targets.evaluator import Evaluator
+from klover.targets.loaded import TargetLike, as_target
+from klover.targets.positions import variables
 from klover.targets.target import Target, evaluate
 
 BLOCK = 256
@@ -59,7 +61,7 @@ class WeightedDraws:
     pareto_k: Float[AnyArray, "..."]
     num_nan: Int[AnyArray, "..."]
     num_positive_infinite: Int[AnyArray, "..."]
-    target: Target
+    target: TargetLike
     control: Float[AnyArray, "..."] | float = dataclasses.field(default=0.0, kw_only=True)
 
     @property
@@ -216,19 +218,6 @@ def over_draws(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
         return jax.tree.map(lambda *results: np.stack(results), *each)
 
 
-def variables(positions: PyTree, names: tuple[str, ...]) -> dict[str, AnyArray]:
-    """Name the arrays of stacked positions by their paths; where the user has named single numbers, by these names."""
-    found, first = {}, 0
-    for path, values in jax.tree_util.tree_leaves_with_path(positions):
-        stem = jax.tree_util.keystr(path, simple=True, separator=".") or "x"
-        made = [f"{stem}[{','.join(map(str, place))}]" if place else stem for place in np.ndindex(values.shape[1:])]
-        given = list(names[first : first + len(made)])
-        first += len(made)
-        columns = zip(given, values.reshape(len(values), -1).T, strict=True)
-        found |= {stem: values} if given == made else dict(columns)
-    return found
-
-
 @jax.jit
 def weigh(
     target: Target, x: Float[AnyArray, "draw dim"], log_q: LogRatio, proposal: Mixture | None = None
@@ -262,8 +251,9 @@ def weigh_on_host(
     )
 
 
-def sample_importance(key: KeyLike, target: Target, proposal: Mixture, num_draws: int) -> WeightedDraws:
+def sample_importance(key: KeyLike, target: TargetLike, proposal: Mixture, num_draws: int) -> WeightedDraws:
     """Draw from a mixture and weight the draws with the whole mixture as denominator."""
+    target = as_target(target)
     check_count("num_draws", num_draws, 2, "Standard errors need two draws at the least; 10,000 is a good number.")
     source = randomness(key, proposal.log_weights, target.start)
     if isinstance(source, np.random.Generator):

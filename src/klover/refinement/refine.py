@@ -25,6 +25,7 @@ from klover.results.files import settings_of
 from klover.results.fit import Fit
 from klover.search.modes import NUM_STARTS
 from klover.targets.evaluator import Budget, BudgetExhausted, Evaluator, check_budget
+from klover.targets.loaded import as_target
 from klover.targets.target import Target
 from klover.verdict.status import Status
 
@@ -89,12 +90,7 @@ def refine(
     -------
     A :class:`~klover.Fit`; interrupted by Ctrl-C, the best so far.
     """
-    key = as_key(key)
-    if not isinstance(target, Target):
-        raise TypeError(
-            f"target must be a klover.Target, got a {type(target).__name__}. Wrap your log density: "
-            "klover.Target(logdensity, example)."
-        )
+    key, target = as_key(key), as_target(target)
     if max_components is not None:
         check_count("max_components", max_components, 1)
     if num_draws is not None:

@@ -10,8 +10,9 @@ from klover.base import optional
 from klover.base.checks import as_key
 from klover.base.shapes import AnyArray, Key, KeyLike, PyTree
 from klover.importance import resampling
-from klover.importance.draws import WeightedDraws, over_draws, variables
+from klover.importance.draws import WeightedDraws, over_draws
 from klover.targets.model_info import ModelInfo
+from klover.targets.positions import variables
 
 SAMPLE = ("chain", "draw")
 

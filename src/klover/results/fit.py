@@ -13,6 +13,7 @@ from klover.importance.draws import WeightedDraws, sample_importance
 from klover.mixtures.mixture import Mixture
 from klover.results import datatree, files
 from klover.results.summary import Summary, summarise
+from klover.targets.loaded import TargetLike
 from klover.targets.target import Target
 from klover.verdict.judge import Verdict
 
@@ -41,7 +42,7 @@ class Fit:
         How the fit was made: the function, its choices, and the data of the key.
     """
 
-    target: Target
+    target: TargetLike
     mixture: Mixture
     draws: WeightedDraws
     history: dict[str, np.ndarray]
