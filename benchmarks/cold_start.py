@@ -112,17 +112,17 @@ def compare(repeats: int) -> None:
 
 
 PARTS = {
+    "import klover": r"klover/__init__\.py:<module>",
+    "import jax": r"importlib\._bootstrap",
+    "start XLA": r"jax/_src/xla_bridge\.py",
     "compile the gradient": r"evaluator\.py:values_and_gradients .*jax/_src/compiler\.py",
     "compile the values, or wait for it": r"evaluator\.py:values .*(threading\.py:join|jax/_src/compiler\.py)",
     "compile anything else": r"jax/_src/compiler\.py",
     "trace and lower": r"jax/_src/interpreters/(partial_eval|mlir)\.py|jaxpr\.py:signature|evaluator\.py:_is_diff",
-    "import klover": r"klover/__init__\.py:<module>",
-    "import jax": r"importlib\._bootstrap",
-    "start XLA": r"jax/_src/xla_bridge\.py",
     "evaluate the target": r"evaluator\.py:(values|values_and_gradients) ",
+    "search for modes": r"klover/search/",
     "final draws": r"draws\.py:weigh_on_host ",
     "verdict": r"klover/verdict/|judgement\.py",
-    "search for modes": r"klover/search/",
     "rounds": r"klover/refinement/",
 }
 """What the main thread is at, by what its stack holds (files and functions, the outermost first); the first that fits."""

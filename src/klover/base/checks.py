@@ -31,8 +31,8 @@ def as_key(key: Any) -> Key[jax.Array, ""]:
 
 def _seeded(seed: int) -> Key[jax.Array, ""]:
     """Return ``jax.random.key(seed)``, which would compile two programs: a tenth of a second of a first answer."""
-    if 0 <= seed < 2**31 and jax.config.jax_default_prng_impl == "threefry2x32":
-        return jax.random.wrap_key_data(np.array([0, seed], np.uint32))
+    if 0 <= seed < 2**31 and jax.config.jax_default_prng_impl == "threefry2x32":  # pyright: ignore
+        return jax.random.wrap_key_data(np.array([0, seed], np.uint32))  # pyright: ignore
     return jax.random.key(seed)
 
 

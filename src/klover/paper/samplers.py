@@ -68,7 +68,7 @@ def _weighted(x: Float[np.ndarray, "draw dim"], log_ratio: Float[np.ndarray, " d
 def _importance(seed: int, evaluator: Evaluator, proposal: Mixture, num_draws: int) -> Sample:
     """Weigh draws of a proposal, on the host, where nothing but the target is compiled."""
     draws = weigh_on_host(np.random.default_rng(seed), evaluator, proposal, num_draws)
-    return Sample(draws.x, np.exp(draws.log_weight), evaluator.num_evaluations)
+    return Sample(np.asarray(draws.x), np.exp(draws.log_weight), evaluator.num_evaluations)
 
 
 def prior_importance(seed: int, target: Target, scale: float) -> Sample:

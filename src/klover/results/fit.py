@@ -96,7 +96,7 @@ class Fit:
         key
             A typed key, or a whole number as its seed.
         """
-        return self.draws.resample(key, num_draws)
+        return {name: np.asarray(values) for name, values in self.draws.resample(key, num_draws).items()}
 
     def to_pandas(self, num_draws: int = 4000, key: KeyLike = 0) -> Any:
         """Return the draws of :meth:`posterior` as a ``pandas.DataFrame``: a row a draw, a column a quantity."""
