@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_COORDINATES = 5
-LONGEST_TABLE = 200
+MOST_QUANTITIES = 200
 """Most quantities that a page shows."""
 PANEL = (4.8, 3.7)
 
@@ -134,9 +134,9 @@ def write_report(path: Path, fit: Fit, title: str, command: str) -> Path:
 
 
 def _table(summary: Summary) -> str:
-    rest = len(summary.names) - LONGEST_TABLE
+    rest = len(summary.names) - MOST_QUANTITIES
     more = f'<p class="soft">And {rest} more, in summary.csv.</p>' if rest > 0 else ""
-    return html.table(summary.header, summary.rows(LONGEST_TABLE), "Posterior quantities") + more
+    return html.table(summary.header, summary.rows(MOST_QUANTITIES), "Posterior quantities") + more
 
 
 def comparison_figure(
