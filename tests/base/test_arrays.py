@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from helpers import compilations
 from klover import Family, Mixture, Target
 from klover.base import arrays
 
@@ -145,3 +146,28 @@ MIXTURE = Mixture.of(Family.parse("student").components(jnp.zeros((2, 3)), jnp.o
 )
 def test_what_answers_rest_on_has_exact_products(function, argument):
     assert _has_exact_products(function, argument)
+
+
+def test_chance_comes_from_a_generator_for_numpy_and_from_the_key_for_jax():
+    key = jax.random.key(3)
+    generators = [arrays.randomness(source, np.ones(2)) for source in (3, key)]
+    assert all(isinstance(generator, np.random.Generator) for generator in generators)
+    assert generators[0].random() == generators[1].random() != arrays.randomness(4, np.ones(2)).random()
+    assert arrays.randomness(generators[0], jnp.ones(2)) is generators[0]
+    assert arrays.randomness(key, np.ones(2), jnp.ones(2)) is key
+    # A key that is traced has no data to seed a generator with.
+    jax.jit(lambda key: jax.random.uniform(arrays.randomness(key, np.ones(2))))(key)
+
+
+def test_a_formula_is_one_program_on_jax_arrays_and_none_on_numpy_ones():
+    formula = arrays.compiled(lambda x, y: arrays.namespace(x).sqrt(x**2 + 3.0 * y))
+    x = np.arange(4.0)
+    with compilations() as programs:
+        on_host = formula(x, 2.0)
+    assert programs == []
+    assert isinstance(on_host, np.ndarray)
+    points = jnp.asarray(x)
+    with compilations() as programs:
+        np.testing.assert_allclose(formula(points, 2.0), on_host)
+    assert len(programs) == 1
+    np.testing.assert_allclose(jax.vmap(lambda point: formula(point, 2.0))(points), on_host)

@@ -5,6 +5,7 @@ Every formula is written once against an array namespace ``xp``: ``jax.numpy`` w
 The few things that the two namespaces do not share live here.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,8 +15,10 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from klover.base.shapes import AnyArray, Float, Int
+from klover.base.checks import as_key
+from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike
 
 Carry = TypeVar("Carry")
 T = TypeVar("T")
@@ -27,6 +30,26 @@ BLOCK = 1024
 def namespace(*arrays: Any) -> ModuleType:
     """Return ``jax.numpy`` if any array is a JAX array (or tracer), else ``numpy``."""
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+
+
+def randomness(source: KeyLike | np.random.Generator, *arrays: Any) -> Key[jax.Array, ""] | np.random.Generator:
+    """Return where chance comes from for arrays: a NumPy generator seeded by the key, or the key for JAX arrays."""
+    if isinstance(source, np.random.Generator):
+        return source
+    key = as_key(source)
+    is_on_host = namespace(*arrays) is np and not isinstance(key, Tracer)
+    return np.random.default_rng(np.asarray(jax.random.key_data(key))) if is_on_host else key
+
+
+def compiled(function: Callable[..., T]) -> Callable[..., T]:
+    """Make a formula that is one program on JAX arrays, not one for each operation; on NumPy arrays nothing changes."""
+    program = jax.jit(function)
+
+    @functools.wraps(function)
+    def call(*arguments):
+        return (program if namespace(*arguments) is jnp else function)(*arguments)
+
+    return call
 
 
 def exact_products() -> AbstractContextManager:

@@ -25,6 +25,11 @@ def arviz() -> ModuleType:
     return load("arviz", "Results for ArviZ need", "arviz")
 
 
+def pandas() -> ModuleType:
+    """Import pandas."""
+    return load("pandas", "DataFrames need", "arviz")
+
+
 def joblib() -> ModuleType:
     """Import joblib."""
     return load("joblib", "Several processes (num_jobs) need", "parallel")

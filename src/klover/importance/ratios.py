@@ -7,7 +7,7 @@ estimates the evidence Z. Everything stays in log space; a draw outside the supp
 
 import math
 
-from klover.base.arrays import iterate, logsumexp, namespace
+from klover.base.arrays import compiled, iterate, logsumexp, namespace
 from klover.base.shapes import AnyArray, Float
 
 LogRatio = Float[AnyArray, " draw"]
@@ -30,6 +30,7 @@ def kish(weight: Float[AnyArray, "..."], axis: int = -1) -> Float[AnyArray, "...
     return xp.where(square > 0, total**2 / xp.where(square > 0, square, 1.0), 0.0)
 
 
+@compiled
 def effective_sample_size(log_ratio: Float[AnyArray, "... draw"]) -> Float[AnyArray, "..."]:
     """Kish's effective number of draws, from log-ratios; 0 where no draw lies in the support."""
     xp = namespace(log_ratio)
@@ -37,6 +38,7 @@ def effective_sample_size(log_ratio: Float[AnyArray, "... draw"]) -> Float[AnyAr
     return kish(xp.exp(log_ratio - xp.where(highest > -xp.inf, highest, 0.0)))
 
 
+@compiled
 def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[Scalar, Scalar]:
     r"""Logarithm of the evidence estimate :math:`\hat Z=\frac1S\sum_s(r_s-\bar rc_s)`, and its standard error.
 
@@ -53,6 +55,7 @@ def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[
     return logsumexp(log_ratio) - math.log(num_draws) + xp.log(mean), error
 
 
+@compiled
 def self_normalised(
     log_weight: LogRatio, values: Float[AnyArray, "draw ..."]
 ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
@@ -102,6 +105,7 @@ def clip(log_ratio: LogRatio, quantile: float) -> LogRatio:
     return xp.minimum(log_ratio, xp.sort(log_ratio)[rank])
 
 
+@compiled
 def forward_kl(log_ratio: LogRatio) -> Scalar:
     r"""Estimate :math:`\mathrm{KL}(p\|q)=\sum_s w_s\log r_s-\log\hat Z` (Eq. 9 less the unknown constant)."""
     xp = namespace(log_ratio)

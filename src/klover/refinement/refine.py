@@ -11,9 +11,7 @@ import numpy as np
 
 from klover.base.checks import as_key, check_count
 from klover.base.shapes import AnyArray, Float, KeyLike, PyTree
-from klover.importance import psis
-from klover.importance.control_variates import control
-from klover.importance.draws import WeightedDraws
+from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement import checkpoint as checkpoints
@@ -27,7 +25,8 @@ from klover.refinement.state import Context, RoundInfo, State
 from klover.results.files import settings_of
 from klover.results.fit import Fit
 from klover.targets.evaluator import Budget, BudgetExhausted, Evaluator, check_budget
-from klover.targets.target import Target, check_target
+from klover.targets.loaded import as_target
+from klover.targets.target import Target
 from klover.tuning import Tuning
 from klover.verdict.checks import SPENT, Case
 from klover.verdict.judge import Verdict, judge
@@ -106,8 +105,7 @@ def refine(
     >>> fit.verdict.trusted, round(fit.log_evidence, 1)  # the truth is log 2π = 1.8
     (True, 1.8)
     """
-    key, tuning = as_key(key), tuning or Tuning()
-    check_target(target)
+    key, target, tuning = as_key(key), as_target(target), tuning or Tuning()
     if max_components is not None:
         check_count("max_components", max_components, 1)
     if num_draws is not None:
@@ -245,19 +243,4 @@ def _final_draws(context: Context, state: State, proposal: Mixture, num_draws: i
     if evaluator.num_left is not None:
         kept_back = 2 * context.tuning.search.num_starts * STEPS_OF_LAST_SEARCH
         wanted = min(wanted, max(evaluator.num_left - kept_back, evaluator.reserve))
-    num_nan, num_infinite = evaluator.num_nan, evaluator.num_infinite
-    # Rounded as the target will see them, so that both densities are those of one point.
-    x = proposal.draw(context.generator, num_draws or wanted).astype(evaluator.target.start.dtype).astype(float)
-    log_p, log_q = evaluator.values(x), proposal.log_prob(x)
-    log_weight, pareto_k = psis.smooth(log_p - log_q)
-    return WeightedDraws(
-        x,
-        log_p,
-        log_q,
-        log_weight,
-        pareto_k,
-        np.asarray(evaluator.num_nan - num_nan),
-        np.asarray(evaluator.num_infinite - num_infinite),
-        evaluator.target,
-        control=control(proposal, x, log_q, log_p),
-    )
+    return weigh_on_host(context.generator, evaluator, proposal, num_draws or wanted)

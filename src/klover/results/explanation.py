@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from klover.importance.psis import reliable_k
 from klover.results.fit import Fit
-from klover.verdict.judge import FEWEST_EFFECTIVE_DRAWS
+from klover.verdict.judge import figures_of
 
 WIDTH = 100
 
@@ -47,18 +46,12 @@ def explain(fit: Fit) -> Explanation:
 def _facts(fit: Fit) -> dict[str, Any]:
     draws = fit.draws
     share = fit.ess / draws.num_draws
-    wanted = 4 * FEWEST_EFFECTIVE_DRAWS
+    figures = figures_of(draws)
+    wanted = 4 * figures["minimum"]
     spent = [_count(len(next(iter(fit.history.values()), ())), "round")]
     spent += [_count(fit.num_evaluations, "evaluation")] if fit.num_evaluations is not None else []
-    return {
-        "num_draws": draws.num_draws,
-        "num_nan": int(draws.num_nan),
-        "num_infinite": int(draws.num_positive_infinite),
-        "pareto_k": fit.pareto_k,
-        "limit": reliable_k(draws.num_draws),
-        "ess": fit.ess,
+    return figures | {
         "ess_share": share,
-        "minimum": FEWEST_EFFECTIVE_DRAWS,
         "wanted": wanted,
         "needed": _round(wanted / max(share, 1e-9)),
         "four_times": _round(4 * draws.num_draws),
@@ -67,9 +60,6 @@ def _facts(fit: Fit) -> dict[str, Any]:
         "components": _count(int(fit.mixture.num_components), "component"),
         "dimensions": _count(fit.mixture.dim, "dimension"),
         "spent": " and ".join(spent),
-        "num_islands": getattr(draws, "num_islands", 0),
-        "spread": getattr(draws, "spread", np.nan),
-        "drift": float(getattr(draws, "drift", np.nan)),
     }
 
 
@@ -86,7 +76,7 @@ def _numbers(fit: Fit, facts: dict[str, Any]) -> tuple[str, ...]:
     if fit.kind == "importance":
         lines += [
             f"k̂ = {{pareto_k:.2f}}, with a limit of {{limit:.2f}}: {_tail_in_words(fit.pareto_k)}.",
-            _distance_in_words(fit),
+            _distance_in_words(fit, facts["minimum"]),
         ]
     caveat = "" if fit.verdict.trusted else ", which is not to be reported as it stands"
     lines.append(f"log evidence {{log_evidence:.3f}} ± {{log_evidence_se:.3f}}{caveat}.")
@@ -97,10 +87,10 @@ def _numbers(fit: Fit, facts: dict[str, Any]) -> tuple[str, ...]:
     return (*(line.format(**facts) for line in lines), _least_certain(fit))
 
 
-def _distance_in_words(fit: Fit) -> str:
+def _distance_in_words(fit: Fit, minimum: int) -> str:
     required = float(fit.draws.required_draws)
     distance = f"KL(p‖q) is about {float(fit.draws.forward_kl):.2f}, as far as these draws can tell"
-    if required < FEWEST_EFFECTIVE_DRAWS:
+    if required < minimum:
         return f"{distance}."
     return f"{distance}; at that distance means ask for {_round(required)} draws at the very least."
 

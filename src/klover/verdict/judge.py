@@ -43,7 +43,7 @@ def judge(case: Case) -> Verdict:
     trusted = Status.PARTICLES if is_particles else Status.TRUSTED
     doubts = (check(case) for check in (PARTICLE_CHECKS if is_particles else CHECKS))
     doubt = next((doubt for doubt in doubts if doubt is not None), Doubt(trusted))
-    figures = _figures(case.draws, case.tuning.answer) | doubt.figures
+    figures = figures_of(case.draws, case.tuning.answer) | doubt.figures
     reason = doubt.status.reason.format(**figures)
     num_invalid = figures["num_nan"] + figures["num_infinite"]
     if doubt.status is Status.TRUSTED and num_invalid > 0:
@@ -51,7 +51,7 @@ def judge(case: Case) -> Verdict:
     return Verdict(doubt.status is trusted, reason, doubt.status.remedy.format(**figures), doubt.status)
 
 
-def _figures(draws: WeightedDraws, answer: Answer) -> dict[str, Any]:
+def figures_of(draws: WeightedDraws, answer: Answer = Answer()) -> dict[str, Any]:
     """Return the numbers that the texts of any status may name."""
     figures = {
         "pareto_k": float(draws.pareto_k),

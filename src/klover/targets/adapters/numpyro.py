@@ -19,7 +19,6 @@ import numpy as np
 from jax.core import Tracer
 
 from klover.base import optional
-from klover.base.shapes import PyTree
 from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 
@@ -57,7 +56,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
     return Target(
         _log_density(model, args, kwargs, sites),
         example,
-        constrain=_only_what_counts(read, example),
+        constrain=read,
         model_info=_model_info(model, args, kwargs, sites),
     )
 
@@ -244,28 +243,6 @@ def _summed_out(model: Callable, sites: _Sites) -> tuple[Callable, Callable]:
     from numpyro.contrib.funsor import config_enumerate, enum, log_density
 
     return enum(config_enumerate(model), -sites.num_plate_dims - 1), log_density
-
-
-def _only_what_counts(function: Callable, example: PyTree) -> Callable:
-    """Trace a replay of the model, leave out all that its result does not need (most of the data), and compile it."""
-    from jax.extend import core
-
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(example)
-    jaxpr, kept = closed.jaxpr, []
-    needed = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
-    for equation in reversed(jaxpr.eqns):
-        if needed & set(equation.outvars):
-            kept.append(equation)
-            needed |= {atom for atom in equation.invars if isinstance(atom, core.Var)}
-    pairs = [(var, const) for var, const in zip(jaxpr.constvars, closed.consts, strict=True) if var in needed]
-    pruned = jaxpr.replace(eqns=kept[::-1], constvars=[var for var, _ in pairs])
-
-    @jax.jit
-    def run(constants, position):
-        leaves = core.jaxpr_as_fun(core.ClosedJaxpr(pruned, constants))(*jax.tree.leaves(position))
-        return jax.tree.unflatten(jax.tree.structure(shape), leaves)
-
-    return lambda position: run([const for _, const in pairs], position)
 
 
 def _model_info(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> ModelInfo:
