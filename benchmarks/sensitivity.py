@@ -2,8 +2,8 @@
 
     python -m benchmarks sensitivity [--seeds 2] [--jobs 2] [--numbers rounds.good_ess,...] [--out sensitivity.jsonl]
 
-Every fit is a line of the file, and a line that is there is not made again. Then a table: for each number and factor, how
-many more of the fits were trusted and right, how many trusted and wrong there were, and the geometric mean of the
+Every fit is a line of the file, and a line that is there is not made again. Then a table: for each number and factor,
+how many more of the fits were trusted and right, how many trusted and wrong there were, and the geometric mean of the
 ratios of evaluations and of effective draws to those of the defaults with the same key. All targets have a known
 evidence; wrong is off by more than 5 standard errors and 0.05.
 """

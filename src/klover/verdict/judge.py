@@ -10,6 +10,8 @@ from klover.tuning import Answer
 from klover.verdict.checks import CHECKS, PARTICLE_CHECKS, Case, Doubt
 from klover.verdict.status import Status
 
+ANSWER = Answer()
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -51,7 +53,7 @@ def judge(case: Case) -> Verdict:
     return Verdict(doubt.status is trusted, reason, doubt.status.remedy.format(**figures), doubt.status)
 
 
-def figures_of(draws: WeightedDraws, answer: Answer = Answer()) -> dict[str, Any]:
+def figures_of(draws: WeightedDraws, answer: Answer = ANSWER) -> dict[str, Any]:
     """Return the numbers that the texts of any status may name."""
     figures = {
         "pareto_k": float(draws.pareto_k),
