@@ -76,9 +76,9 @@ def in_words(point: np.ndarray | None) -> str:
 
 
 def on_host(function: Callable[[Points], np.ndarray], shape: tuple[int, ...] = ()) -> Callable[..., jax.Array]:
-    """Make a function of blocks of vectors, (S, n) to (S, *shape), into one of a single vector, which JAX may vectorise.
+    """Make a function of blocks of vectors, (S, n) to (S, *shape), into one of one vector, which JAX may vectorise.
 
-    Copies of a block's first vector are not evaluated: klover fills its blocks with them, and a point may cost a second.
+    Copies of a block's first vector are not evaluated: klover fills blocks with them, and a point may cost a second.
     """
 
     def call(x):
