@@ -76,7 +76,7 @@ def check_budget(budget: Any, minimum: int = 1) -> Budget:
 
 
 class Evaluator:
-    """Evaluate a target on the host, and keep the books.
+    """Evaluate a target on the host, count the evaluations, and stop at the budget.
 
     Parameters
     ----------
