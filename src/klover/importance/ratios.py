@@ -7,6 +7,8 @@ estimates the evidence Z. Everything stays in log space; a draw outside the supp
 
 import math
 
+import numpy as np
+
 from klover.base.arrays import compiled, iterate, logsumexp, namespace
 from klover.base.shapes import AnyArray, Float
 
@@ -55,6 +57,7 @@ def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[
     return logsumexp(log_ratio) - math.log(num_draws) + xp.log(mean), error
 
 
+@np.errstate(over="ignore", invalid="ignore")  # values may be infinite, and so are their means
 @compiled
 def self_normalised(
     log_weight: LogRatio, values: Float[AnyArray, "draw ..."]

@@ -14,8 +14,10 @@ from klover.tuning import Search
 SMALLEST_EIGENVALUE = 1e-6
 FIRST_STEP, STEP = 1e-4, 1e-3
 """Steps of the differences: first a guess, relative to the coordinate; then in units of its own length."""
+LARGEST_CURVATURE = 1e100
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def precision(evaluator: Evaluator, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
     """Negative Hessian at a point, by central differences of the gradient."""
     dim = len(x)
@@ -25,6 +27,8 @@ def precision(evaluator: Evaluator, x: Float[np.ndarray, " dim"]) -> Float[np.nd
         shift = np.diag(step)
         _, gradient = evaluator.values_and_gradients(np.concatenate([x + shift, x - shift]))
         hessian = (gradient[dim:] - gradient[:dim]) / (2 * step[:, None])
+        # Far out in a tail the differences may overflow.
+        hessian = np.clip(np.nan_to_num(hessian), -LARGEST_CURVATURE, LARGEST_CURVATURE)
         diagonal = np.abs(np.diagonal(hessian))
         better = np.where(diagonal > 0, STEP / np.sqrt(np.where(diagonal > 0, diagonal, 1.0)), step)
         if np.all((better < 30 * step) & (better > step / 30)):

@@ -122,6 +122,7 @@ def _with_top(
     return modes.add(top, value, local_covariance(evaluator, top, region.ceiling(top), tuning))
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def settle(evaluator: Evaluator, x: Float[np.ndarray, " dim"], value: float) -> tuple[Float[np.ndarray, " dim"], float]:
     """Take Newton steps from where a climb has ended, until the next one could gain next to nothing.
 

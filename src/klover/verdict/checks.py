@@ -137,7 +137,7 @@ def unfinished(case: Case) -> Doubt | None:
 
 def coarse(case: Case) -> Doubt | None:
     """Refuse where the target's precision resolves a coordinate, or the log density, too coarsely."""
-    target, answer = case.draws.target, case.tuning.answer
+    target, answer = case.evaluator.target, case.tuning.answer
     weight, log_p = np.exp(np.asarray(case.draws.log_weight, float)), np.asarray(case.draws.log_p, float)
     resolution, x = float(np.finfo(target.start.dtype).eps), np.asarray(case.draws.x, float)
     size = np.abs(x[weight > 0]).max(0)

@@ -14,7 +14,7 @@ from klover.search.curvature import log_volume
 from klover.search.modes import resolution_of
 from klover.search.region import Region
 from klover.targets.evaluator import Evaluator
-from klover.targets.target import Target
+from klover.targets.loaded import TargetLike
 from klover.tuning import Tuning
 
 SAME_TOP = 0.1
@@ -71,7 +71,7 @@ def first_with_mass(
     return None
 
 
-def place_in_words(target: Target, x: Float[AnyArray, " dim"]) -> str:
+def place_in_words(target: TargetLike, x: Float[AnyArray, " dim"]) -> str:
     """Name the first coordinates of a point."""
     values = np.asarray(target.flat_position(x[None]))[0]
     named = [f"{name} = {value:.3g}" for name, value in zip(target.names, values, strict=True)]
