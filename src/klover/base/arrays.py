@@ -121,7 +121,7 @@ def even_comb(
 def iterate(
     step: Callable[[Carry], Carry],
     carry: Carry,
-    num_steps: int,
+    num_steps: Int[AnyArray, ""] | int,
     is_finished: Callable[[Carry], AnyArray] | None = None,
 ) -> Carry:
     """Apply ``step`` ``num_steps`` times, or until it is finished: a compiled loop on JAX arrays, else a Python one."""

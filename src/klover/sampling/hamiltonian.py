@@ -14,7 +14,7 @@ the trajectory is one random-walk step.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,6 +34,7 @@ Evaluate = Callable[[Points], tuple[PerParticle, Points, Any]]
 """From points to the log density, its gradient, and whatever else is to be kept of them."""
 
 
+@runtime_checkable
 class Metric(Protocol):
     """A square root of the inverse mass matrix of every particle."""
 
