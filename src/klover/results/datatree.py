@@ -1,6 +1,5 @@
 """Results as labelled arrays: an ``xarray.DataTree`` in the groups that ArviZ knows."""
 
-import importlib.metadata
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from klover.base import optional
 from klover.base.shapes import AnyArray, Key, PyTree
+from klover.base.version import __version__
 from klover.importance import resampling
 from klover.importance.draws import WeightedDraws
 from klover.targets.model_info import ModelInfo
@@ -20,7 +20,7 @@ BLOCK = 256
 
 def versions() -> dict[str, str]:
     """Return the versions of the libraries that a number depends on."""
-    return {"klover": importlib.metadata.version("klover"), "jax": jax.__version__}
+    return {"klover": __version__, "jax": jax.__version__}
 
 
 def to_datatree(
