@@ -1,6 +1,6 @@
 """Time from nothing to an answer: a fresh process that imports, compiles, fits, draws and summarises.
 
-    python benchmarks/cold_start.py [--repeats 3]        (needs the extra `numpyro`)
+    python -m benchmarks cold_start [--repeats 3]        (needs the extra `numpyro`)
 
 klover.refine from a plain log density and from a NumPyro model, beside NumPyro's NUTS (4 chains of 1000 + 1000,
 vectorised), on a logistic regression (n = 1000, d = 25) and on non-centred eight schools, without and with a warm
