@@ -1,15 +1,14 @@
 """Wider and longer copies of a mixture, and what particles find beyond it."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
-from klover.mixtures.algebra import inflate, mixture_of, stretch
+from klover.mixtures.algebra import mixture_of
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement.exploration import uncovered_mass
 from klover.refinement.pool import Pool
 from klover.sampling.hamiltonian import Particles
+
 
 def discoveries(seed):
     """Mass that particles find beyond a Gaussian fitted to draws: by the draws of its own round, and by all draws."""
