@@ -102,8 +102,9 @@ class Rounds:
     good_explored_ess: float = number(0.65, "share", "the same after exploring", "measured: Rosenbrock")
     fair_ess: float = number(0.5, "share", "the same where rounds no longer get better", "guess")
     least_ess: float = number(0.05, "share", "the same after exploring, or beyond where anything is explored", "guess")
-    good_pareto_k: float = number(0.5, "k̂", "with which a good round may be the last", "theory: finite variance")
+    good_pareto_k: float = number(0.4, "k̂", "with which a good round may be the last", "measured: 0.5 refused 5 of 480")
     fair_pareto_k: float = number(0.6, "k̂", "the same where rounds no longer get better", "theory: below 0.7")
+    bad_pareto_k: float = number(0.7, "k̂", "with which one round without a gain is one too many", "measured: bananas")
     least_gain: float = number(
         1.03, "factor", "by which a round's ESS must exceed the best to count as better", "guess"
     )

@@ -95,7 +95,8 @@ def conclude(
     has_found = last.drift > tuning.answer.largest_drift
     is_settled = last.drift < tuning.answer.largest_drift
     is_steady = not plan.was_hard or _is_steady(plan.stage, history, discovered, tuning)
-    is_stuck = plan.num_stale >= rounds.patience and not plan.could_stop and plan.best_ess < rounds.good_ess
+    patience = 1 if last.pareto_k > rounds.bad_pareto_k else rounds.patience
+    is_stuck = plan.num_stale >= patience and not plan.could_stop and plan.best_ess < rounds.good_ess
     goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
     return plan.could_stop and is_settled and is_steady, Stage.EXPLORE if goes_out else plan.stage
 
