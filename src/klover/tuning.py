@@ -119,6 +119,7 @@ class Defence:
     """What is drawn beside the mixture, so that it does not forget what it does not visit."""
 
     share: float = number(0.1, "share", "of draws from inflated copies", "measured: bounds ESS at 92 %")
+    df: float = number(4.0, "degrees", "tails of these copies", "measured: 5 leaves heavy weights on eight schools")
     length: float = number(6.0, "factor", "by which copies are stretched along their axis, on hard targets", "measured")
     box_share: float = number(0.005, "share", "of draws over the box", "guess")
     frontier_share: float = number(0.15, "share", "of draws from the frontier of colder and hotter particles", "guess")

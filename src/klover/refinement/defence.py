@@ -25,10 +25,10 @@ def next_proposal(context: Context, state: State) -> Mixture:
     """
     if not state.history:
         return state.mixture
-    defence, wide_df = context.tuning.defence, context.tuning.start.wide_df
-    copies = inflate(state.mixture, defensive_inflation(context.dim), wide_df)
+    defence = context.tuning.defence
+    copies = inflate(state.mixture, defensive_inflation(context.dim), defence.df)
     if state.was_hard:
-        copies = join(copies, stretch(state.mixture, defence.length, wide_df), 0.5)
+        copies = join(copies, stretch(state.mixture, defence.length, defence.df), 0.5)
     proposal = join(state.mixture, copies, defence.share)
     if context.evaluator.target.box is not None:
         proposal = join(proposal, state.broad, defence.box_share)
