@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.arrays import exact_products, iterate, namespace
+from klover.base.arrays import iterate, namespace
 from klover.base.shapes import AnyArray, Bool, Float, Int, record
 
 MOST_STEPS = 150
@@ -98,10 +98,9 @@ def climb(
         ~xp.isfinite(value),
     )
     resolution = max(resolution, float(xp.finfo(value.dtype).eps))
-    with exact_products():
-        path = iterate(
-            lambda now: _advance(function, now, tolerance, resolution), path, num_steps, lambda now: now.is_done.all()
-        )
+    path = iterate(
+        lambda now: _advance(function, now, tolerance, resolution), path, num_steps, lambda now: now.is_done.all()
+    )
     return path.x, path.value
 
 
@@ -110,12 +109,12 @@ def _advance(function: ValueAndGradient, path: _Path, tolerance: float, resoluti
     xp = namespace(path.x)
     trial = path.x + xp.where(path.is_done, 0.0, path.step)[:, None] * path.direction
     value, gradient = function(trial)
-    rise = xp.vecdot(path.gradient, path.direction)
+    rise = _dot(path.gradient, path.direction)
     taken = ~path.is_done & xp.isfinite(value) & (value >= path.value + SUFFICIENT_RISE * path.step * rise)
 
     change, fall = trial - path.x, path.gradient - gradient
-    curvature, square = xp.vecdot(change, fall), xp.vecdot(fall, fall)
-    is_useful = taken & (curvature > SMALLEST_COSINE * xp.sqrt(xp.vecdot(change, change) * square))
+    curvature, square = _dot(change, fall), _dot(fall, fall)
+    is_useful = taken & (curvature > SMALLEST_COSINE * xp.sqrt(_dot(change, change) * square))
     safe = xp.where(is_useful, curvature, 1.0)
     changes = _remember(path.changes, xp.where(is_useful[:, None], change, 0.0))
     falls = _remember(path.falls, xp.where(is_useful[:, None], fall, 0.0))
@@ -127,14 +126,19 @@ def _advance(function: ValueAndGradient, path: _Path, tolerance: float, resoluti
     num_idle = xp.where(taken, xp.where(value - path.value < smallest, path.num_idle + 1, 0), path.num_idle)
     x, gradient = xp.where(taken[:, None], trial, path.x), xp.where(taken[:, None], gradient, path.gradient)
     fresh = _direction(gradient, changes, falls, inverses, scale)
-    fresh = xp.where((xp.vecdot(gradient, fresh) > 0)[:, None], fresh, _bounded(gradient))
+    fresh = xp.where((_dot(gradient, fresh) > 0)[:, None], fresh, _bounded(gradient))
     direction = xp.where(taken[:, None], fresh, path.direction)
     # Where the density is not concave (the tails of a Student-t) there is no curvature to go by: stride out.
     step = xp.where(taken, xp.where(is_useful, 1.0, GROWTH * path.step), SHRINKAGE * path.step)
     # A step that fails although it could gain next to nothing has met the rounding of the density.
-    is_done = path.is_done | (num_idle >= 2) | (~taken & (step * xp.vecdot(gradient, direction) < smallest))
+    is_done = path.is_done | (num_idle >= 2) | (~taken & (step * _dot(gradient, direction) < smallest))
     value = xp.where(taken, value, path.value)
     return _Path(x, value, gradient, direction, step, changes, falls, inverses, scale, num_idle, is_done)
+
+
+def _dot(first: AnyArray, second: AnyArray) -> Float[AnyArray, " start"]:
+    """Scalar products, start by start; as a sum a GPU does not round the factors."""
+    return (first * second).sum(-1)
 
 
 def _remember(history: AnyArray, newest: AnyArray) -> AnyArray:
@@ -144,7 +148,7 @@ def _remember(history: AnyArray, newest: AnyArray) -> AnyArray:
 
 def _bounded(gradient: Points) -> Points:
     xp = namespace(gradient)
-    return gradient / xp.maximum(xp.sqrt(xp.vecdot(gradient, gradient)), 1.0)[:, None]
+    return gradient / xp.maximum(xp.sqrt(_dot(gradient, gradient)), 1.0)[:, None]
 
 
 def _direction(gradient: Points, changes: AnyArray, falls: AnyArray, inverses: AnyArray, scale: AnyArray) -> Points:
@@ -152,10 +156,10 @@ def _direction(gradient: Points, changes: AnyArray, falls: AnyArray, inverses: A
     xp = namespace(gradient)
     direction, amounts = gradient, {}
     for place in reversed(range(MEMORY)):
-        amounts[place] = inverses[place] * xp.vecdot(changes[place], direction)
+        amounts[place] = inverses[place] * _dot(changes[place], direction)
         direction = direction - amounts[place][:, None] * falls[place]
     direction = xp.where(scale[:, None] > 0, scale[:, None] * direction, _bounded(direction))
     for place in range(MEMORY):
-        amount = amounts[place] - inverses[place] * xp.vecdot(falls[place], direction)
+        amount = amounts[place] - inverses[place] * _dot(falls[place], direction)
         direction = direction + amount[:, None] * changes[place]
     return direction
