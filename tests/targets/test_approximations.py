@@ -143,7 +143,7 @@ def test_an_approximation_of_pymc():
 def test_anything_else_is_refused_with_a_list_of_what_is_not(flat_target, start):
     with pytest.raises(ValueError, match="start must be one of: a Mixture, a Fit, klover's weighted draws, ") as caught:
         take(flat_target, start)
-    assert all(converter.name in str(caught.value) for converter in CONVERTERS)
+    assert all(name in str(caught.value) for name in CONVERTERS)
 
 
 @pytest.mark.parametrize(

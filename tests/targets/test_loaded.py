@@ -10,7 +10,7 @@ import pytest
 import klover
 from klover.importance.draws import sample_importance
 from klover.targets.evaluator import Evaluator
-from klover.targets.loaded import LoadedTarget, TargetLike, as_target
+from klover.targets.loaded import LoadedTarget, as_target
 
 
 class Pair(NamedTuple):
@@ -40,8 +40,6 @@ def loaded():
 def test_a_loaded_target_reads_as_the_target(container):
     target = make_target(container)
     loaded = LoadedTarget.of(target, X)
-    assert isinstance(target, TargetLike)
-    assert isinstance(loaded, TargetLike)
     assert (loaded.dim, loaded.names, loaded.model_info) == (3, target.names, None)
     assert [loaded.coordinate_name(index) for index in range(3)] == [
         target.coordinate_name(index) for index in range(3)

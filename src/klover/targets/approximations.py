@@ -5,7 +5,7 @@ so that nothing is imported that the user has not.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,28 +20,11 @@ NUM_DRAWS = 2000
 Generator = np.random.Generator
 Weighted = tuple[Float[np.ndarray, "draw dim"], Float[np.ndarray, " draw"]]
 Converted = tuple[PyTree, Any]
-"""Draws, an array (draws, dim) or a pytree like the example, and their weights; None if all weigh the same."""
+"""Draws, as an array (draws, dim) or a pytree like the example, and their weights; None if all weigh the same."""
+Predicate = Callable[[Target, Any], bool]
 
-
-class Converter(NamedTuple):
-    """How one kind of approximation is recognised, and turned into draws."""
-
-    name: str
-    recognises: Callable[[Target, Any], bool]
-    convert: Callable[[Target, Any, Generator], Converted]
-
-
-CONVERTERS: list[Converter] = []
-
-
-def converter(name: str, recognises: Callable[[Target, Any], bool]) -> Callable:
-    """Register a function as the converter of one kind of approximation."""
-
-    def register(convert):
-        CONVERTERS.append(Converter(name, recognises, convert))
-        return convert
-
-    return register
+CONVERTERS: dict[str, tuple[Predicate, Callable[[Target, Any, Generator], Converted]]] = {}
+"""What each kind is called, how it is recognised, and how it is converted."""
 
 
 def weighted_draws(target: Target, start: Any, generator: Generator) -> Weighted:
@@ -68,40 +51,52 @@ def weighted_draws(target: Target, start: Any, generator: Generator) -> Weighted
 
 
 def _convert(target: Target, start: Any, generator: Generator) -> Converted:
-    for each in CONVERTERS:
-        if each.recognises(target, start):
-            return each.convert(target, start, generator)
-    names = ", ".join(each.name for each in CONVERTERS)
+    for recognises, convert in CONVERTERS.values():
+        if recognises(target, start):
+            return convert(target, start, generator)
     raise ValueError(
-        f"start must be one of: a Mixture, a Fit, {names}; got a {type(start).__name__}. The target has {target.dim} "
-        "unconstrained parameters."
+        f"start must be one of: a Mixture, a Fit, {', '.join(CONVERTERS)}; got a {type(start).__name__}. The target "
+        f"has {target.dim} unconstrained parameters."
     )
 
 
-def _has(*names: str) -> Callable[[Target, Any], bool]:
-    return lambda target, start: all(hasattr(start, name) for name in names)
+def _converts(name: str, recognises: Predicate) -> Callable:
+    def register(convert):
+        CONVERTERS[name] = recognises, convert
+        return convert
+
+    return register
 
 
-def _is_pair(start: Any) -> bool:
-    return type(start) in (tuple, list) and len(start) == 2
+def _has(*names: str) -> Predicate:
+    return lambda _, start: all(hasattr(start, name) for name in names)
 
 
-def _is_like_example(target: Target, draws: PyTree) -> bool:
-    return jax.tree.structure(draws) == jax.tree.structure(target.unravel(target.start))
+def _is_like_example(target: Target, start: Any) -> bool:
+    return jax.tree.structure(start) == jax.tree.structure(target.unravel(target.start))
 
 
-@converter("klover's weighted draws", _has("log_weight", "x"))
+def _is_pytree_of_arrays(target: Target, start: Any) -> bool:
+    return _is_like_example(target, start) and all(np.ndim(leaf) for leaf in jax.tree.leaves(start))
+
+
+def _is_pair(target: Target, start: Any) -> bool:
+    """Whether this is a pair of two things, and not one position that happens to be a pair."""
+    return type(start) in (tuple, list) and len(start) == 2 and not _is_like_example(target, start)
+
+
+@_converts("klover's weighted draws", _has("log_weight", "x"))
 def _from_weighted_draws(target: Target, start: Any, generator: Generator) -> Converted:
     return start.x, np.exp(np.asarray(start.log_weight, float))
 
 
-@converter("a multi-path Pathfinder state of blackjax", _has("path_states", "samples"))
+@_converts("a multi-path Pathfinder state of blackjax", _has("path_states", "samples"))
 def _from_multi_path_pathfinder(target: Target, start: Any, generator: Generator) -> Converted:
     # All paths alike: the weights among them are what multi-path Pathfinder gets wrong.
     return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), start.samples), None
 
 
-@converter("a Pathfinder state of blackjax", _has("elbo", "position", "alpha", "beta", "gamma"))
+@_converts("a Pathfinder state of blackjax", _has("elbo", "position", "alpha", "beta", "gamma"))
 def _from_pathfinder(target: Target, start: Any, generator: Generator) -> Converted:
     from blackjax.vi import pathfinder
 
@@ -109,43 +104,38 @@ def _from_pathfinder(target: Target, start: Any, generator: Generator) -> Conver
     return draws, None
 
 
-@converter(
+@_converts(
     "a pair of a NumPyro autoguide and its SVI result",
-    lambda target, start: _is_pair(start) and hasattr(start[0], "sample_posterior"),
+    lambda target, start: _is_pair(target, start) and hasattr(start[0], "sample_posterior"),
 )
 def _from_numpyro_guide(target: Target, start: Any, generator: Generator) -> Converted:
     guide, result = start
     parameters = getattr(result, "params", result)
-    values = guide.sample_posterior(_key(generator), parameters, sample_shape=(NUM_DRAWS,))
-    return _unconstrained(target, values), None
+    return _unconstrained(target, guide.sample_posterior(_key(generator), parameters, sample_shape=(NUM_DRAWS,))), None
 
 
-@converter(
-    "a PyMC approximation",
-    lambda target, start: type(start).__module__.startswith("pymc.") and hasattr(start, "sample"),
+@_converts(
+    "a PyMC approximation", lambda _, start: type(start).__module__.startswith("pymc.") and hasattr(start, "sample")
 )
 def _from_pymc_approximation(target: Target, start: Any, generator: Generator) -> Converted:
     trace = start.sample(NUM_DRAWS, random_seed=int(generator.integers(2**31)))
     return _from_arviz(target, trace, generator)
 
 
-@converter("an ArviZ object with a posterior", _has("posterior"))
+@_converts("an ArviZ object with a posterior", _has("posterior"))
 def _from_arviz(target: Target, start: Any, generator: Generator) -> Converted:
     values = {name: np.asarray(start.posterior[name]) for name in start.posterior.data_vars}
     return _unconstrained(target, {name: each.reshape(-1, *each.shape[2:]) for name, each in values.items()}), None
 
 
-@converter("a pair of draws and weights", lambda target, start: _is_pair(start) and not _is_like_example(target, start))
+@_converts("a pair of draws and weights", _is_pair)
 def _from_pair(target: Target, start: Any, generator: Generator) -> Converted:
     draws, weight = start
     return _convert(target, draws, generator)[0], weight
 
 
-@converter(
-    "a pytree of arrays (draws, ...) like the example",
-    lambda target, start: _is_like_example(target, start) and all(np.ndim(leaf) for leaf in jax.tree.leaves(start)),
-)
-@converter("an array (draws, dimension)", lambda target, start: getattr(start, "ndim", 0) == 2)
+@_converts("a pytree of arrays (draws, ...) like the example", _is_pytree_of_arrays)
+@_converts("an array (draws, dimension)", lambda _, start: getattr(start, "ndim", 0) == 2)
 def _from_draws(target: Target, start: Any, generator: Generator) -> Converted:
     return start, None
 
@@ -156,11 +146,13 @@ def _key(generator: Generator) -> jax.Array:
 
 def _unconstrained(target: Target, values: dict[str, Any]) -> PyTree:
     """Bring draws by name to the unconstrained scale, if the model knows how; else they have to be there."""
-    values = {name: np.asarray(each) for name, each in values.items()}
     unconstrain = target.model_info and target.model_info.unconstrain
-    if unconstrain is None:
-        return _by_name(target.unravel(target.start), values)
+    example = target.unravel(target.start)
+    if unconstrain is None and not isinstance(example, dict):
+        raise TypeError("start has named variables, so the target's example must be a dict with these names.")
     try:
+        if unconstrain is None:
+            return {name: values[name] for name in example}
         found = jax.tree.map(np.asarray, jax.jit(jax.vmap(unconstrain))(values))
     except KeyError as error:
         raise ValueError(f"start has no variable {error}; it has {', '.join(sorted(values))}.") from error
@@ -168,21 +160,10 @@ def _unconstrained(target: Target, values: dict[str, Any]) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[is_inside], found)
 
 
-def _by_name(example: PyTree, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Pick the variables of the example."""
-    if not isinstance(example, dict):
-        raise TypeError("start has named variables, so the target's example must be a dict with these names.")
-    missing = set(example) - set(values)
-    if missing:
-        raise ValueError(f"start has no variable {sorted(missing)}; it has {sorted(values)}.")
-    return {name: values[name] for name in example}
-
-
 def _flatten(target: Target, draws: PyTree) -> Float[np.ndarray, "draw dim"]:
     """Return draws as a matrix, and refuse what is not two or more finite points of the target."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(draws)]
-    is_numeric = all(leaf.dtype.kind in "fiu" for leaf in leaves)
-    if not is_numeric or len({leaf.shape[0] for leaf in leaves}) != 1:
+    if any(leaf.dtype.kind not in "fiu" for leaf in leaves) or len({leaf.shape[0] for leaf in leaves}) != 1:
         shapes = ", ".join(f"{leaf.dtype} of shape {leaf.shape}" for leaf in leaves)
         raise ValueError(f"start must hold arrays of numbers with one leading axis of draws, got {shapes}.")
     x = np.asarray(ravel_rows(leaves), float)

@@ -181,25 +181,16 @@ class Evaluator:
         return _joined(parts)
 
     def _run_block(self, program: Callable, block: Points, size: int) -> list[np.ndarray]:
-        """Run one block; where the target raises, run its points one by one."""
+        """Run one block; where the target raises, run its points one by one, and call those that raise NaN."""
         try:
-            return self._call(program, block, size)
+            return [np.asarray(result, float)[: len(block)] for result in program(self.target, pad(block, size))]
         except RAISED:
             self._throw_if_asked()
-        with _silent_callbacks():
-            return _joined([self._run_point(program, point[None]) for point in block])
-
-    def _run_point(self, program: Callable, point: Points) -> list[np.ndarray]:
-        """Run one point; where the target raises, the results are NaN, and counted."""
-        try:
-            return self._call(program, point, 1)
-        except RAISED:
-            self._throw_if_asked()
+        if size > 1:
+            with _silent_callbacks():
+                return _joined([self._run_block(program, point[None], 1) for point in block])
         self.num_raised += 1
-        return [np.full(result.shape, np.nan) for result in jax.eval_shape(program, self.target, point)]
-
-    def _call(self, program: Callable, block: Points, size: int) -> list[np.ndarray]:
-        return [np.asarray(result, float)[: len(block)] for result in program(self.target, pad(block, size))]
+        return [np.full(result.shape, np.nan) for result in jax.eval_shape(program, self.target, block)]
 
     def _throw_if_asked(self) -> None:
         """Pass an error on where the user wants to see it (``throw=True``)."""

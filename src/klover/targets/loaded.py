@@ -7,7 +7,7 @@ nothing can be evaluated.
 import collections
 import dataclasses
 import functools
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -23,58 +23,10 @@ REFUSAL = (
 )
 
 
-@runtime_checkable
-class TargetLike(Protocol):
-    """What is needed of a target to read results; a :class:`Target` has its log density beside it."""
-
-    @property
-    def dim(self) -> int:
-        """Dimension d of the flat space."""
-        ...
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the numbers in a constrained position, in flat order."""
-        ...
-
-    @property
-    def model_info(self) -> ModelInfo | None:
-        """What the modelling language knows, where the target comes from one."""
-        ...
-
-    def coordinate_name(self, index: int) -> str:
-        """Name one coordinate of the flat, unconstrained point."""
-        ...
-
-    def unravel(self, x: Float[AnyArray, "*draw dim"]) -> PyTree:
-        """Turn flat points into (unconstrained) positions, whose arrays have the leading axes of x."""
-        ...
-
-    def positions(self, x: Float[AnyArray, "draw dim"]) -> PyTree:
-        """Turn flat points into constrained positions, whose arrays have a leading axis of draws."""
-        ...
-
-    def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw value"]:
-        """Turn flat points into constrained positions, each raveled in the order of ``names``."""
-        ...
-
-
-def as_target(target: Any) -> Target:
-    """Return a target that can be evaluated, and refuse anything else."""
-    if isinstance(target, Target):
-        return target
-    if isinstance(target, TargetLike):
-        raise ValueError(REFUSAL)
-    raise TypeError(
-        f"target must be a klover.Target, got a {type(target).__name__}. Wrap your log density: "
-        "klover.Target(logdensity, example)."
-    )
-
-
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoadedTarget:
-    """The target of a fit that was loaded without it: a :class:`TargetLike`, at the stored draws and nowhere else.
+    """The target of a fit that was loaded without it: it reads as the target does, at the stored draws alone.
 
     Parameters
     ----------
@@ -97,7 +49,7 @@ class LoadedTarget:
     model_info: ModelInfo | None
 
     @classmethod
-    def of(cls, target: TargetLike, x: Float[AnyArray, "draw dim"]) -> "LoadedTarget":
+    def of(cls, target: "TargetLike", x: Float[AnyArray, "draw dim"]) -> "LoadedTarget":
         """Return what can be stored of a target, and of its positions at draws."""
         x = np.asarray(x)
         read, example = _plain(target.positions(x)), _plain(target.unravel(x[0]))
@@ -135,6 +87,22 @@ class LoadedTarget:
             return np.array([self._rows[point.tobytes()] for point in np.asarray(x, self.x.dtype)], int)
         except KeyError:
             raise ValueError(REFUSAL) from None
+
+
+TargetLike: TypeAlias = Target | LoadedTarget
+"""What results can be read with: names, coordinates and positions."""
+
+
+def as_target(target: Any) -> Target:
+    """Return a target that can be evaluated, and refuse anything else."""
+    if isinstance(target, Target):
+        return target
+    if isinstance(target, LoadedTarget):
+        raise ValueError(REFUSAL)
+    raise TypeError(
+        f"target must be a klover.Target, got a {type(target).__name__}. Wrap your log density: "
+        "klover.Target(logdensity, example)."
+    )
 
 
 def _without_functions(known: ModelInfo) -> ModelInfo:

@@ -205,7 +205,7 @@ class Target:
         steps = jax.random.normal(key, (num_points, self.dim), self.start.dtype)
         points = jnp.concatenate([self.start[None], self.start + steps])
         value, gradient = jax.jit(jax.vmap(jax.value_and_grad(self.log_prob)))(points)
-        return find_problems(np.asarray(value), np.asarray(gradient))
+        return TargetCheck(tuple(find_problems(np.asarray(value), np.asarray(gradient))))
 
 
 def evaluate(

@@ -22,21 +22,10 @@ LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
 
 @dataclasses.dataclass(eq=False)
 class Failures:
-    """Errors that a function on the host has raised, and where.
-
-    Parameters
-    ----------
-    throw
-        Whether the first error goes on to the caller.
-    num_raised
-        How many points raised an error.
-    point
-        The first of them, on the scale that the function takes.
-    error
-        What it raised there.
-    """
+    """Errors that a function on the host has raised: at how many points, and the first, on the function's own scale."""
 
     throw: bool = False
+    """Whether the first error goes on to the caller."""
     num_raised: int = 0
     point: np.ndarray | None = None
     error: Exception | None = None
