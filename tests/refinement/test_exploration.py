@@ -11,6 +11,7 @@ from klover.refinement.exploration import uncovered_mass
 from klover.refinement.pool import Pool
 from klover.sampling.hamiltonian import Particles
 
+
 def discoveries(seed):
     """Mass that particles find beyond a Gaussian fitted to draws: by the draws of its own round, and by all draws."""
     generator, num, dim = np.random.default_rng(seed), 400, 6
