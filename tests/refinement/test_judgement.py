@@ -12,7 +12,7 @@ from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.refinement.judgement import judge_carried, judge_fit
 from klover.refinement.pool import Pool
-from klover.refinement.rounds import most_components
+from klover.refinement.defence import most_components
 from klover.refinement.state import Context, RoundInfo, State
 from klover.targets.evaluator import Evaluator
 from klover.verdict.status import Status
