@@ -1,19 +1,26 @@
 PYTHON ?= python3
 BIN := .venv/bin
 REQUIREMENTS := pyproject.toml constraints.txt
+# One process a core: a test of klover's needs no threads of BLAS, which would wait for each other. Tests of a file share
+# what they compile, so they stay in one process. A library that is missing is an error here, where all extras are installed.
+TEST = KLOVER_REQUIRE_EXTRAS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check-format check-rules check-types check-layers check-spelling bench format clean
+.PHONY: help demo test test-all lint check-format check-rules check-types check-layers check-spelling check-install \
+  bench format clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.stamp-demo  ## run the demonstration
 	$(BIN)/klover demo
 
 test: .venv/.stamp-test  ## run the tests, the slow ones excepted
-	$(BIN)/python -m pytest -n 2
+	$(TEST)
+
+test-all: .venv/.stamp-test  ## run all tests
+	$(TEST) -m ""
 
 lint: check-format check-rules check-types check-layers check-spelling  ## check format, rules, types, layers and spelling
 
@@ -31,6 +38,9 @@ check-layers: .venv/.stamp-lint
 
 check-spelling: .venv/.stamp-lint
 	$(BIN)/codespell
+
+check-install: .venv/.stamp-lint .venv/.stamp-test  ## build and install the package as a user would
+	scripts/check_install.sh
 
 bench: .venv/.stamp-demo  ## measure the time to import, or what RUN="suite --seeds 1" names
 	$(BIN)/python -m benchmarks $(or $(RUN),import_time)

@@ -6,6 +6,7 @@ Eight schools and the regressions are Gaussian given one or two scales: what rem
 logarithms of the scales, which the trapezium rule gives to all printed digits. The logistic regressions are importance
 sampled. Their proposal, a mixture of Student-t, is fitted to draws of blackjax's NUTS, whose moments are a check.
 """
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 
 import argparse
 import datetime

@@ -94,7 +94,7 @@ def run_all(arguments: argparse.Namespace) -> None:
     plan = [(peer, name, seed) for seed in range(arguments.seeds) for name in chosen for peer in tools]
     plan = [part for part in plan if part not in done]
     lanes = processes.share_cores(arguments.cores) if arguments.cores is not None else None
-    processes.collect(path, plan, lambda part: run_alone(*part, arguments.limit), lanes)
+    processes.collect(path, plan, lambda part: run_alone(part[0], part[1], part[2], arguments.limit), lanes)
 
 
 def main() -> None:

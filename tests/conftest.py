@@ -2,14 +2,23 @@ import itertools
 import os
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import hypothesis
 import jax
 import pytest
 from jaxtyping import Array, Key, install_import_hook
 
-# Most of the time goes into compiling programs that run once.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Most of the time goes into compiling programs that run once. The older emitters take half of it; jax 0.12 has the new
+# ones alone, and refuses flags that it does not know.
+FLAGS = "--xla_backend_optimization_level=0"
+FLAGS += " --xla_cpu_use_fusion_emitters=false" if jax.__version_info__ < (0, 12) else ""
+os.environ.setdefault("XLA_FLAGS", FLAGS)
+# What was compiled is kept for the other worker, for the processes that tests start, and for the next run.
+CACHE = str(Path(__file__).parents[1] / ".pytest_cache" / "xla")
+jax.config.update("jax_compilation_cache_dir", os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_enable_x64", True)
 
 # A module imported before the hook would go unchecked, so nothing here imports klover.

@@ -1,4 +1,5 @@
 """blackjax's NUTS with window adaptation: four vectorised chains of 1000 + 1000."""
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 
 import blackjax
 import jax

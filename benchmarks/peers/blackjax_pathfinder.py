@@ -1,4 +1,5 @@
 """blackjax's multi-path Pathfinder with Pareto-smoothed weights: four paths of 200 draws, or (tuned) twenty of 500."""
+# pyright: reportAttributeAccessIssue=false
 
 import blackjax
 import jax

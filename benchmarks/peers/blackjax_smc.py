@@ -3,6 +3,7 @@
 Every temperature keeps half of the particles effective, and moves each of them ten times. blackjax leaves the numbers
 of particles, moves and leapfrogs to its users. The tuned setting has four times the particles.
 """
+# pyright: reportAttributeAccessIssue=false
 
 import blackjax
 import jax

@@ -1,4 +1,5 @@
 """dynesty: nested sampling in the task's box; static with 500 points, or (tuned) dynamic."""
+# pyright: reportMissingImports=false
 
 import dynesty
 import jax

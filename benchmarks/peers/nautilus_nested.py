@@ -1,4 +1,5 @@
 """nautilus: importance nested sampling with neural networks in the task's box, 2000 points or (tuned) 4000."""
+# pyright: reportMissingImports=false
 
 import jax
 import numpy as np

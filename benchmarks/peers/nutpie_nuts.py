@@ -1,4 +1,5 @@
 """nutpie's NUTS on the JAX function: its default six chains, or (tuned) with a low-rank metric."""
+# pyright: reportMissingImports=false
 
 import jax
 import numpy as np

@@ -2,6 +2,7 @@
 
 PyMC compiles anew in each call.
 """
+# pyright: reportPrivateImportUsage=false, reportIncompatibleMethodOverride=false
 
 import jax
 import numpy as np

@@ -3,6 +3,7 @@
 pypmc leaves the numbers of components and draws to its users; they are updated as its guide does. A round has as many
 draws as the components have need of.
 """
+# pyright: reportMissingImports=false
 
 import jax
 import numpy as np

@@ -168,13 +168,12 @@ def test_newcomer_with_background_is_two_component_em(family):
     weight, x = sample.weight, sample.x
     location, sigma = start.components.location[0], start.components.spread.covariance()[0]
     gamma = start.weights[0]
-    df = fitted.components.df[0]
+    df, delta = fitted.components.df[0], x - location
     if family.tail == "normal":
         density = stats.multivariate_normal.pdf(x, location, sigma)
         tail = np.ones(len(x))
     else:
         density = stats.multivariate_t.pdf(x, location, sigma, start.components.df[0])
-        delta = x - location
         tail = (df + DIM) / (df + np.einsum("si,ij,sj->s", delta, np.linalg.inv(sigma), delta))
     newcomer = gamma * density
     responsibility = newcomer / (newcomer + (1 - gamma) * np.exp(sample.background))

@@ -18,7 +18,7 @@ class Position(NamedTuple):
     log_scale: jax.Array
 
 
-def standard_normal(position) -> jax.Array:
+def standard_normal(position):
     return -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(position))
 
 

@@ -311,7 +311,7 @@ def test_what_is_no_function_is_refused():
 
 def test_an_error_at_the_start_comes_at_once():
     with pytest.raises(NameError) as caught:
-        from_callback(lambda x: undefined(x), 2)  # noqa: F821
+        from_callback(lambda x: undefined(x), 2)  # noqa: F821 # pyright: ignore[reportUndefinedVariable]
     assert "logdensity failed at the start, np.array([0., 0.])" in caught.value.__notes__[0]
 
 
