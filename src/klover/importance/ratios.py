@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from klover.base.arrays import compiled, logsumexp, namespace
 from klover.base.shapes import AnyArray, Float
 
@@ -49,6 +51,7 @@ def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[
 
 
 @compiled
+@np.errstate(over="ignore", invalid="ignore")  # values may be infinite, and so are their means
 def self_normalised(
     log_weight: LogRatio, values: Float[AnyArray, "draw ..."]
 ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:

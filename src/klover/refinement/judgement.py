@@ -18,6 +18,7 @@ from klover.search.climb import climb
 from klover.search.curvature import log_volume
 from klover.search.modes import NUM_STARTS
 from klover.targets.evaluator import BudgetExhausted
+from klover.targets.loaded import as_target
 from klover.verdict.judge import Verdict, judge, judge_particles, place_in_words
 from klover.verdict.status import Status
 
@@ -101,7 +102,7 @@ def _hides_a_part(context: Context, state: State) -> bool:
 
 def _coarse(draws: WeightedDraws) -> str | None:
     """Name what the target's precision resolves too coarsely, if anything."""
-    target = draws.target
+    target = as_target(draws.target)
     resolution = float(np.finfo(target.start.dtype).eps)
     x, weight, log_p = np.asarray(draws.x), np.exp(np.asarray(draws.log_weight)), np.asarray(draws.log_p)
     size = np.abs(x[weight > 0]).max(0)

@@ -6,6 +6,7 @@ from klover.base.shapes import Float
 from klover.targets.evaluator import Evaluator
 
 SMALLEST_EIGENVALUE = 1e-6
+LARGEST_CURVATURE = 1e100
 
 
 LARGEST_SCALE = 10.0
@@ -16,6 +17,7 @@ MOST_FULL_DIM = 128
 """Beyond this dimension covariances are diagonal: matrices would take more draws than there are."""
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def precision(evaluator: Evaluator, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
     """Negative Hessian at a point, by central differences of the gradient.
 
@@ -28,6 +30,8 @@ def precision(evaluator: Evaluator, x: Float[np.ndarray, " dim"]) -> Float[np.nd
         shift = np.diag(step)
         _, gradient = evaluator.values_and_gradients(np.concatenate([x + shift, x - shift]))
         hessian = (gradient[dim:] - gradient[:dim]) / (2 * step[:, None])
+        # Far out in a tail the differences may overflow.
+        hessian = np.clip(np.nan_to_num(hessian), -LARGEST_CURVATURE, LARGEST_CURVATURE)
         diagonal = np.abs(np.diagonal(hessian))
         better = np.where(diagonal > 0, 1e-3 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0)), step)
         if np.all((better < 30 * step) & (better > step / 30)):

@@ -30,6 +30,7 @@ LENGTHS = 0.2 ** np.arange(8)
 LARGEST_VARIANCE = 1e20
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def settle(evaluator: Evaluator, x: Float[np.ndarray, " dim"], value: float) -> tuple[Float[np.ndarray, " dim"], float]:
     """Take Newton steps from where a climb has ended, until the next one could gain next to nothing.
 

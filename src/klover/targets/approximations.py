@@ -185,7 +185,7 @@ def _flatten(target: Target, draws: PyTree) -> Float[np.ndarray, "draw dim"]:
     if not is_numeric or len({leaf.shape[0] for leaf in leaves}) != 1:
         shapes = ", ".join(f"{leaf.dtype} of shape {leaf.shape}" for leaf in leaves)
         raise ValueError(f"start must hold arrays of numbers with one leading axis of draws, got {shapes}.")
-    x = ravel_rows(leaves).astype(float)
+    x = np.asarray(ravel_rows(leaves), float)
     if x.shape[1] != target.dim or len(x) < 2 or not np.isfinite(x).all():
         raise ValueError(
             f"start must hold two or more finite draws of {target.dim} numbers, got shape {x.shape}"

@@ -76,7 +76,7 @@ def check_budget(budget: Any, minimum: int = 1) -> Budget:
 
 
 class Evaluator:
-    """Evaluate a target on the host, and keep the books.
+    """Evaluate a target on the host, count the evaluations, and stop at the budget.
 
     Parameters
     ----------
@@ -157,8 +157,10 @@ class Evaluator:
 
     def _compile_values(self) -> None:
         """Compile the program for values while the search, which needs gradients, compiles its own."""
-        shape = jax.ShapeDtypeStruct((self._value_blocks[0], self.target.dim), self.target.start.dtype)
-        with contextlib.suppress(Exception):  # what is wrong with it comes up again where the values are wanted
+        dtype = self.target.start.dtype
+        shape = jax.ShapeDtypeStruct((self._value_blocks[0], self.target.dim), dtype)
+        # What is wrong with it comes up again where the values are wanted. A thread does not inherit jax.enable_x64.
+        with contextlib.suppress(Exception), jax.enable_x64(dtype == np.float64):
             _values.lower(self.target, shape).compile()
 
     def _clean(self, value: Float[np.ndarray, " draw"]) -> Float[np.ndarray, " draw"]:

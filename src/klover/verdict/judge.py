@@ -18,6 +18,7 @@ from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
 from klover.mixtures.mixture import Mixture
+from klover.targets.loaded import TargetLike
 from klover.targets.target import Target
 from klover.verdict.status import Status
 
@@ -158,7 +159,7 @@ def uncovered_mode(key: Key[jax.Array, ""], draws: WeightedDraws, proposal: Mixt
     return place_in_words(draws.target, top)
 
 
-def place_in_words(target: Target, x: Float[AnyArray, " dim"]) -> str:
+def place_in_words(target: TargetLike, x: Float[AnyArray, " dim"]) -> str:
     """Name the first coordinates of a point."""
     values = np.asarray(target.flat_position(x[None]))[0]
     named = [f"{name} = {value:.3g}" for name, value in zip(target.names, values, strict=True)]

@@ -149,7 +149,8 @@ class _Caller:
             results = [_evaluate(*arguments, points)]
         else:
             joblib = optional.joblib()
-            results = joblib.Parallel(n_jobs=num_parts)(joblib.delayed(_far_away)(*arguments, part) for part in parts)
+            tasks = (joblib.delayed(_evaluate_elsewhere)(*arguments, part) for part in parts)
+            results = joblib.Parallel(n_jobs=num_parts)(tasks)
         for part, (_, errors) in zip(parts, results, strict=True):
             for index, error in errors:
                 self.failures.add(part[index], error)
@@ -185,8 +186,8 @@ def _evaluate(
     return found, errors
 
 
-def _far_away(*arguments: Any) -> tuple[np.ndarray, Errors]:
-    """Evaluate points in another process; errors that cannot travel home are replaced by their words."""
+def _evaluate_elsewhere(*arguments: Any) -> tuple[np.ndarray, Errors]:
+    """Evaluate points in another process; errors that cannot be pickled become a RuntimeError with their message."""
     found, errors = _evaluate(*arguments)
     for place, (index, error) in enumerate(errors):
         try:

@@ -52,10 +52,9 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
         seeded = handlers.seed(model, 0)  # for discrete sites, on which no value that is kept depends
         return infer.constrain_fn(seeded, args, kwargs, position, return_deterministic=not sites.discrete)
 
-    example = {name: np.zeros(shape) for name, shape in sites.latent.items()}
     return Target(
         _log_density(model, args, kwargs, sites),
-        example,
+        {name: np.zeros(shape) for name, shape in sites.latent.items()},
         constrain=read,
         model_info=_model_info(model, args, kwargs, sites),
     )
@@ -126,31 +125,35 @@ def _refuse_subsampling(name: str, size: int, subsample_size: int | None) -> Non
 
 def _read(trace: dict[str, dict[str, Any]]) -> _Sites:
     """Collect what is needed of a trace, and refuse what has no density in R^d."""
-    from numpyro.distributions import ImproperUniform, biject_to
-
     sites = _Sites(num_plate_dims=max((-frame.dim for site in trace.values() for frame in _plates(site)), default=0))
     for name, site in trace.items():
-        is_factor = site.get("infer", {}).get("is_auxiliary", False)
-        if site["type"] in ("sample", "deterministic") and not is_factor:
-            _name_axes(name, site, sites)
         if site["type"] == "param":
             raise ValueError(
                 f"model has the parameter {name!r}, which has no prior. Give it one with numpyro.sample "
                 "(ImproperUniform is flat), or fix it with numpyro.handlers.substitute."
             )
-        if site["type"] != "sample" or is_factor:
-            continue
-        if site["is_observed"]:
-            sites.observed[name] = site["value"]
-            continue
-        _refuse_without_density(name, site["fn"])
-        if site["fn"].support.is_discrete:
-            sites.discrete.append(name)
-            continue
-        sites.latent[name] = biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"]))
-        if isinstance(_innermost(site["fn"]), ImproperUniform):
-            sites.improper.append(name)
+        is_factor = site.get("infer", {}).get("is_auxiliary", False)
+        if site["type"] in ("sample", "deterministic") and not is_factor:
+            _name_axes(name, site, sites)
+            if site["type"] == "sample":
+                _sort(name, site, sites)
     return sites
+
+
+def _sort(name: str, site: dict[str, Any], sites: _Sites) -> None:
+    """Put a random site among the observed, the discrete or the continuous ones."""
+    from numpyro.distributions import ImproperUniform, biject_to
+
+    if site["is_observed"]:
+        sites.observed[name] = site["value"]
+        return
+    _refuse_without_density(name, site["fn"])
+    if site["fn"].support.is_discrete:
+        sites.discrete.append(name)
+        return
+    sites.latent[name] = biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"]))
+    if isinstance(_innermost(site["fn"]), ImproperUniform):
+        sites.improper.append(name)
 
 
 def _refuse_without_density(name: str, distribution: Any) -> None:
