@@ -32,8 +32,8 @@ check-layers: .venv/.stamp-lint
 check-spelling: .venv/.stamp-lint
 	$(BIN)/codespell
 
-bench: .venv/.stamp-demo  ## measure the time to import
-	$(BIN)/python benchmarks/import_time.py
+bench: .venv/.stamp-demo  ## measure the time to import, or what RUN="suite --seeds 1" names
+	$(BIN)/python -m benchmarks $(or $(RUN),import_time)
 
 format: .venv/.stamp-lint  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix-only

@@ -1,6 +1,6 @@
 """Simulation 1 of the paper: KL(p‖q) on a Cauchy target as components are added, by quadrature on [-1000, 1000].
 
-    .venv/bin/python benchmarks/cauchy.py [--seeds 20]
+    python -m benchmarks cauchy [--seeds 20]
 
 Prints every seed. "optimum" is EM on a fine grid of the target itself: what the family can reach.
 """

@@ -1,6 +1,6 @@
 """Time from nothing to an answer: fresh processes that import, compile, fit, summarise, draw and average.
 
-    python benchmarks/cold_start.py [--repeats 5]        (needs the extra `numpyro`)
+    python -m benchmarks cold_start [--repeats 5]        (needs the extra `numpyro`)
 
 The ten lines of README.md as they stand there, and a logistic regression (n = 1000, d = 25) and non-centred eight
 schools with the same lines after `refine`: cut off after `refine`, from a plain log density, and from a NumPyro model;

@@ -1,6 +1,6 @@
 """Where the first seconds of `refine` go: imports, and every program that is compiled, with its size.
 
-    python benchmarks/compilation.py [--repeats 3]
+    python -m benchmarks compilation [--repeats 3]
 
 A logistic regression in ten dimensions, in fresh processes; the fastest of them is shown. Programs are compiled in two
 threads, so their seconds add up to more than the time that passes. A program's size is its number of HLO instructions
@@ -12,6 +12,8 @@ import json
 import subprocess
 import sys
 import time
+
+from benchmarks.processes import ROOT
 
 DIM, NUM_ROWS = 10, 1000
 STAGES = {
@@ -46,7 +48,7 @@ def measure() -> dict:
     jax.monitoring.register_event_duration_secs_listener(listen)
     key = jax.random.key(0)
     lap("jax.random.key")
-    from overhead import logistic_regression
+    from benchmarks.overhead import logistic_regression
 
     last = time.perf_counter()
     target = logistic_regression(DIM, NUM_ROWS)
@@ -89,8 +91,8 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(measure()))
         return
-    command = [sys.executable, __file__, "--one"]
-    found = [json.loads(subprocess.check_output(command).splitlines()[-1]) for _ in range(arguments.repeats)]
+    command = [sys.executable, "-m", "benchmarks.compilation", "--one"]
+    found = [json.loads(subprocess.check_output(command, cwd=ROOT).splitlines()[-1]) for _ in range(arguments.repeats)]
     best = min(found, key=lambda each: sum(each["laps"].values()))
     print("| part | s |\n|---|---|")
     for name, seconds in best["laps"].items():

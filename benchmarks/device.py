@@ -1,6 +1,6 @@
 """Work on one device: large samples re-weighted and refitted, and many small fits at once.
 
-    python benchmarks/device.py [--draws 1000000] [--dim 100] [--components 32] [--fits 1000] [--peak 67e12]
+    python -m benchmarks device [--draws 1000000] [--dim 100] [--components 32] [--fits 1000] [--peak 67e12]
 
 *Re-weighting and refitting* is one program: the log density of the mixture at all draws, Pareto-smoothed weights, and
 an EM step with free degrees of freedom. Its arithmetic is two products of matrices of 2·S·K·d² operations, distances

@@ -1,6 +1,6 @@
 """Boosting by the forward KL against boosting by the reverse KL, with Gaussian components of full covariance.
 
-    python benchmarks/directions.py [--targets funnel10,ring2] [--seeds 5] [--components 8] [--out directions.jsonl]
+    python -m benchmarks directions [--targets funnel10,ring2] [--seeds 5] [--components 8] [--out directions.jsonl]
 
 Three ways: `refine`, which is forward boosting as klover does it, with as many components as it takes; the plain
 forward `boost`, by EM, every component in every round; and the reverse `boost`, by Adam, with the weights corrected in
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 import klover
-import targets
+from benchmarks import targets
 from klover.importance import psis
 from klover.importance.ratios import normalise
 

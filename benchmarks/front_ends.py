@@ -1,6 +1,6 @@
 """One posterior through four front ends: NumPyro, PyMC, Stan and a plain callback on NumPy arrays.
 
-    python benchmarks/model_infos.py [--posteriors ../shared/data/posteriordb]   (needs the extras numpyro, pymc, stan)
+    python -m benchmarks front_ends [--posteriors ../shared/data/posteriordb]   (needs the extras numpyro, pymc, stan)
 
 Non-centred eight schools, kidiq and arK. Log densities have to agree to 1e-8 up to a constant at random points of the
 unconstrained space, and posterior means within five standard errors of their difference.

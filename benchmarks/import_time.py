@@ -1,5 +1,7 @@
 """Seconds to import jax, and klover with it, each in a process of its own.
 
+    python -m benchmarks import_time
+
 Interleaved, so that a busy spell of the machine falls on both; the fastest, because noise only ever adds.
 """
 

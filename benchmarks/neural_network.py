@@ -1,6 +1,6 @@
 """Boston's neural network (d = 753, split 1 of the paper): refine's particles beside NUTS with as many gradients.
 
-    python benchmarks/neural_network.py [--seed 0]        (needs the extra `numpyro`)
+    python -m benchmarks neural_network [--seed 0]        (needs the extra `numpyro`)
 
 Importance sampling cannot work in 753 dimensions: `refine` says so, and carries particles to the posterior. NumPyro's
 NUTS (4 vectorised chains, default settings) then goes on until it has used as many gradients; the first third of them

@@ -1,6 +1,6 @@
 """Work other than evaluating the target, on targets where 10,000 vectorised evaluations take about a second.
 
-    python benchmarks/overhead.py [--repeats 3]
+    python -m benchmarks overhead [--repeats 3]
 
 The target is a logistic regression in d dimensions with as many rows as make it that slow. Each is refined twice in one
 process, and the second run, in which nothing is compiled, is reported: seconds inside the target, seconds in all other

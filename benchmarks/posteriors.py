@@ -1,10 +1,12 @@
 """Fifteen reference posteriors: `klover.refine` with its defaults on NumPyro models, every seed reported.
 
-    python benchmarks/posteriors.py [--data DIR] [--names arK-arK,nes2000-nes] [--seeds 5] [--out posteriors.jsonl]
+    python -m benchmarks posteriors [--data DIR] [--names arK-arK,nes2000-nes] [--seeds 5] [--jobs 16] [--out FILE]
 
-(needs the extra `numpyro`). Everything runs in one process, seed by seed. An answer is right when each mean is within
-0.1 sd of the reference and each sd within 10 %; the goal is a right answer with k̂ < 0.7 and a trusted verdict every
-time, half of the draws effective in the median, and all posteriors with one seed in less than three minutes.
+(needs the extra `numpyro`). Everything runs in one process, seed by seed; ``--jobs`` makes as many runs at a time, each
+in a process of its own on one core. A run that is in the file already is not repeated. An answer is right when each
+mean is within 0.1 sd of the reference and each sd within 10 %; the goal is a right answer with k̂ < 0.7 and a trusted
+verdict every time, half of the draws effective in the median, and all posteriors with one seed in less than three
+minutes.
 """
 
 import argparse
@@ -18,9 +20,8 @@ import numpy as np
 
 jax.config.update("jax_enable_x64", True)
 
-import posterior_models  # noqa: E402
-
 import klover  # noqa: E402
+from benchmarks import posterior_models, processes  # noqa: E402
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "posteriordb"
 MEAN_LIMIT, SD_LIMIT, PARETO_K_LIMIT, ESS_GOAL = 0.1, 0.1, 0.7, 0.5
@@ -88,22 +89,34 @@ def table(runs: list[dict]) -> str:
 
 
 def main() -> None:
-    """Run everything, write each run as a line, and print the table."""
+    """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=pathlib.Path, default=DATA, help="folder with one JSON file a posterior")
     parser.add_argument("--names", default="", help="names, separated by commas; all by default")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, help="runs at a time, each a process on one core (all runs in one process)")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("posteriors.jsonl"))
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    folder = arguments.data.resolve()
+    if arguments.one is not None:
+        name, seed = arguments.one
+        print(json.dumps(run_one(name, folder / f"{name}.json", int(seed))))
+        return
     names = arguments.names.split(",") if arguments.names else list(posterior_models.MODELS)
-    runs = []
-    with arguments.out.open("w") as file:
-        for seed in range(arguments.seeds):
-            for name in names:
-                runs.append(run_one(name, arguments.data / f"{name}.json", seed))
-                file.write(json.dumps(runs[-1]) + "\n")
-                file.flush()
-    print(table(runs))
+    done = {(run["posterior"], run["seed"]) for run in processes.read(arguments.out)}
+    plan = [(name, seed) for seed in range(arguments.seeds) for name in names if (name, seed) not in done]
+
+    def run_here(part):
+        return run_one(part[0], folder / f"{part[0]}.json", part[1])
+
+    def run_alone(part):
+        return processes.run_one("posteriors", "--data", str(folder), "--one", part[0], str(part[1]))
+
+    lanes = processes.share_cores(1, arguments.jobs) if arguments.jobs else None
+    runs = processes.collect(arguments.out, plan, run_alone if lanes else run_here, lanes)
+    chosen = [run for run in runs if run["posterior"] in names]
+    print(table(sorted(chosen, key=lambda run: names.index(run["posterior"]))))
 
 
 if __name__ == "__main__":

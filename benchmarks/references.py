@@ -1,6 +1,6 @@
 r"""Write ``references.json``: log evidence, mean and standard deviation of the posteriors in ``targets.py``.
 
-    .venv/bin/python benchmarks/references.py [--draws 4000000]
+    python -m benchmarks references [--draws 4000000]
 
 Eight schools and the regressions are Gaussian given one or two scales: what remains is a smooth integral over the
 logarithms of the scales, which the trapezium rule gives to all printed digits. The logistic regressions are importance
@@ -19,7 +19,7 @@ import numpy as np
 from scipy.stats import norm
 from sklearn.mixture import GaussianMixture
 
-import targets
+from benchmarks import targets
 from klover.paper import datasets, models
 
 jax.config.update("jax_enable_x64", True)
@@ -172,7 +172,7 @@ def main():
         for name, answer in answers.items()
     }
     record = {
-        "command": f"benchmarks/references.py --draws {num_draws}",
+        "command": f"python -m benchmarks references --draws {num_draws}",
         "machine": f"{platform.machine()}, Python {platform.python_version()}, jax {jax.__version__}",
         "date": datetime.date.today().isoformat(),
         "targets": {name: rounded[name] for name in targets.PROBLEMS if name in rounded},

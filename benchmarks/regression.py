@@ -1,6 +1,6 @@
 """One full-covariance Student-t component on the paper's regression (Boston, split 1): ESS, k̂ and log evidence.
 
-    .venv/bin/python benchmarks/regression.py [--seeds 20]
+    python -m benchmarks regression [--seeds 20]
 
 Prints every seed, for the Gaussian and for the heavy-tailed prior.
 """

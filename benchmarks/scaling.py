@@ -1,6 +1,6 @@
 """How the time of `refine` grows with draws, dimension, components and data.
 
-    python benchmarks/scaling.py [--axes draws,dimension,components,rows] --out DIR
+    python -m benchmarks scaling [--axes draws,dimension,components,rows] --out DIR
 
 Each point is the second call in a process, in which nothing is compiled; what its first call took is printed too. The
 exponent is the slope of log seconds over the upper half of the axis, where fixed costs count least. Writes
@@ -15,9 +15,9 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from overhead import logistic_regression
 
 import klover
+from benchmarks.overhead import logistic_regression
 
 AXES = {
     "draws": (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000),

@@ -1,19 +1,20 @@
 """The suite: `klover.refine` with its defaults on every target, each run in a fresh process, every seed reported.
 
-    python benchmarks/suite.py [--targets funnel10,ring2] [--seeds 20] [--out suite.jsonl]
+    python -m benchmarks suite [--targets funnel10,ring2] [--seeds 20] [--jobs 16] [--out suite.jsonl]
 
-A run that is in the file already is not repeated, so that an interrupted suite goes on. A run is *wrong* if log Z is
-off by more than 5 standard errors and 0.05, or a mean by more than 0.2 standard deviations.
+A run that is in the file already is not repeated, so that an interrupted suite goes on. ``--jobs`` makes as many runs
+at a time, each on one core; without it one run has the machine to itself. A run is *wrong* if log Z is off by more than
+5 standard errors and 0.05, or a mean by more than 0.2 standard deviations.
 """
 
 import argparse
 import json
 import pathlib
-import subprocess
-import sys
 import time
 
 import numpy as np
+
+from benchmarks import processes
 
 GOALS = {
     "funnel10": {"ess": 0.6, "log_z": 0.01, "seconds": 20},
@@ -42,7 +43,7 @@ def run_one(name: str, seed: int) -> dict:
 
     jax.config.update("jax_enable_x64", True)
     import klover
-    import targets
+    from benchmarks import targets
 
     problem = targets.PROBLEMS[name]()
     fit = klover.refine(jax.random.key(seed), problem.target)
@@ -122,36 +123,35 @@ def table(runs: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def run_alone(part: tuple[str, int]) -> dict | None:
+    """Make one run in a process of its own, imports and compilation timed with it."""
+    name, seed = part
+    began = time.perf_counter()
+    run = processes.run_one("suite", "--one", name, str(seed))
+    return run and run | {"seconds": time.perf_counter() - began}
+
+
 def main() -> None:
     """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--targets", default="", help="names, separated by commas; all by default")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, help="runs at a time, each on one core (one run, with all cores)")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("suite.jsonl"))
     parser.add_argument("--one", nargs=2, metavar=("TARGET", "SEED"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
         print(json.dumps(run_one(arguments.one[0], int(arguments.one[1]))))
         return
-    import targets
+    from benchmarks import targets
 
     names = arguments.targets.split(",") if arguments.targets else list(targets.PROBLEMS)
-    lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
-    runs = [json.loads(line) for line in lines]
-    done = {(run["target"], run["seed"]) for run in runs}
-    for seed in range(arguments.seeds):
-        for name in names:
-            if (name, seed) in done:
-                continue
-            began = time.perf_counter()
-            command = [sys.executable, __file__, "--one", name, str(seed)]
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            run = json.loads(output) | {"seconds": time.perf_counter() - began}
-            runs.append(run)
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(run) + "\n")
-            print(json.dumps(run), file=sys.stderr, flush=True)
-    print(table([run for run in runs if run["target"] in names]))
+    done = {(run["target"], run["seed"]) for run in processes.read(arguments.out)}
+    plan = [(name, seed) for seed in range(arguments.seeds) for name in names if (name, seed) not in done]
+    lanes = processes.share_cores(1, arguments.jobs) if arguments.jobs else None
+    runs = processes.collect(arguments.out, plan, run_alone, lanes)
+    chosen = [run for run in runs if run["target"] in names]
+    print(table(sorted(chosen, key=lambda run: names.index(run["target"]))))
 
 
 if __name__ == "__main__":

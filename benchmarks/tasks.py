@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import klover
-import targets
+from benchmarks import targets
 
 START_RADIUS = 2.0
 NUM_TRIALS, NUM_TRIAL_DRAWS, LARGEST_SCATTER = 20, 4000, 0.04
@@ -121,8 +121,7 @@ def from_suite(name: str) -> Task:
 
 def from_posterior(name: str) -> Task:
     """One of the reference posteriors; their moments are those of the model's own parameters."""
-    import posterior_models
-    import posteriors
+    from benchmarks import posterior_models, posteriors
 
     data, reference = posteriors.load(posteriors.DATA / f"{name}.json")
     target = klover.from_numpyro(*posterior_models.MODELS[name](data))
@@ -142,7 +141,7 @@ def from_posterior(name: str) -> Task:
 
 def names() -> list[str]:
     """List all tasks."""
-    import posterior_models
+    from benchmarks import posterior_models
 
     return [*targets.PROBLEMS, *posterior_models.MODELS]
 

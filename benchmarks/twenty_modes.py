@@ -1,6 +1,6 @@
 """Simulation 2 of the paper: twenty separated modes, from log p and the box [0, 10]² alone.
 
-    .venv/bin/python benchmarks/twenty_modes.py [--seeds 20]
+    python -m benchmarks twenty_modes [--seeds 20]
 
 Prints every seed. Moments are importance estimates from a million fresh draws: the squared error of a second moment
 from n independent draws is about 1600 / n by itself.

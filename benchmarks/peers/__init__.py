@@ -56,7 +56,7 @@ class Answer:
 def load(peer: str):
     """Return the module of a peer and one of its settings; ``"dynesty:tuned"`` names one that is not the default."""
     name, _, setting = peer.partition(":")
-    module = importlib.import_module(f"peers.{MODULES[name]}")
+    module = importlib.import_module(f"benchmarks.peers.{MODULES[name]}")
     return module, module.SETTINGS[setting or "default"]
 
 

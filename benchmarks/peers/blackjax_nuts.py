@@ -4,7 +4,7 @@ import blackjax
 import jax
 import numpy as np
 
-from peers import Answer, judge_chains
+from benchmarks.peers import Answer, judge_chains
 
 SETTINGS = {"default": {}, "tuned": {"target_acceptance_rate": 0.9}}
 NUM_CHAINS, NUM_STEPS = 4, 1000

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from peers import Answer, judge_weights
+from benchmarks.peers import Answer, judge_weights
 
 SETTINGS = {"default": {"num_paths": 4, "num_samples": 200}, "tuned": {"num_paths": 20, "num_samples": 500}}
 NUM_ITERATIONS = 30

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from peers import Answer
+from benchmarks.peers import Answer
 
 SETTINGS = {
     "default": {"num_particles": 1000, "num_moves": 10},

@@ -4,7 +4,7 @@ import dynesty
 import jax
 import numpy as np
 
-from peers import Answer
+from benchmarks.peers import Answer
 
 SETTINGS = {"default": {"sampler": "NestedSampler"}, "tuned": {"sampler": "DynamicNestedSampler"}}
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 import klover
-from peers import Answer
+from benchmarks.peers import Answer
 
 SETTINGS = {"default": {}}
 

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 
 import klover
+from benchmarks.peers import Answer
 from klover.boosting.settings import Settings
-from peers import Answer
 
 SETTINGS = {"default": {}, "tuned": {"num_components": 10, "num_steps": 2000}}
 NUM_DRAWS = 10_000

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from nautilus import Sampler
 
-from peers import Answer
+from benchmarks.peers import Answer
 
 SETTINGS = {"default": {"n_live": 2000}, "tuned": {"n_live": 4000}}
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import numpyro
 
-from peers import Answer, judge_chains
+from benchmarks.peers import Answer, judge_chains
 
 SETTINGS = {"default": {"chain_method": "sequential"}, "tuned": {"chain_method": "vectorized"}}
 NUM_CHAINS, NUM_STEPS = 4, 1000

@@ -6,7 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoMultivariateNormal
 
-from peers import Answer, judge_weights
+from benchmarks.peers import Answer, judge_weights
 
 SETTINGS = {"default": {"num_steps": 2000, "num_particles": 1}, "tuned": {"num_steps": 10_000, "num_particles": 10}}
 NUM_DRAWS, LEARNING_RATE = 10_000, 0.01

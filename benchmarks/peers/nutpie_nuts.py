@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import nutpie
 
-from peers import Answer, judge_chains
+from benchmarks.peers import Answer, judge_chains
 
 SETTINGS = {"default": {}, "tuned": {"low_rank_modified_mass_matrix": True}}
 

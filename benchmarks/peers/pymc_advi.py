@@ -9,7 +9,7 @@ import pymc
 import pytensor
 from pytensor.graph.op import Op
 
-from peers import Answer
+from benchmarks.peers import Answer
 
 SETTINGS = {
     "default": {"method": "advi", "n": 10_000},

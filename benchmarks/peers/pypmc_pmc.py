@@ -11,7 +11,7 @@ from pypmc.density.mixture import create_t_mixture
 from pypmc.mix_adapt.pmc import student_t_pmc
 from pypmc.sampler.importance_sampling import ImportanceSampler, combine_weights
 
-from peers import Answer, judge_weights
+from benchmarks.peers import Answer, judge_weights
 
 SETTINGS = {
     "default": {"num_components": 20, "num_rounds": 10, "num_draws": 1000},

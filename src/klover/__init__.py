@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from klover.base.version import __version__ as __version__
 from klover.importance.draws import WeightedDraws
 from klover.mixtures.algebra import diffuse
 from klover.mixtures.components import Family
@@ -64,11 +65,6 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"klover.{_LATER[name]}"), name)
     if name == "plots":
         return importlib.import_module("klover.results.plots")
-    if name == "__version__":
-        # The metadata machinery costs time too.
-        from importlib.metadata import version
-
-        return version("klover")
     raise AttributeError(f"module 'klover' has no attribute {name!r}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -9,12 +10,8 @@ import numpy as np
 import pytest
 
 import klover
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
-
-import field  # noqa: E402
-import peers  # noqa: E402
-import tasks  # noqa: E402
+from benchmarks import field, peers, processes, run, tasks
+from helpers import needs
 
 RIGHT = {"cold": 3.0, "warm": 1.0, "num_evaluations": 10, "num_gradients": 0, "num_draws": 100, "ess": 50.0}
 RIGHT |= {"complaint": "", "mean_error": 0.05, "sd_error": 0.05, "log_z_error": 0.01, "log_z_se": 0.01, "progress": []}
@@ -66,8 +63,10 @@ def test_a_task_without_a_box_is_not_for_tools_that_need_one():
         task.box()
 
 
+@needs("matplotlib")
 def test_time_to_an_error_is_when_it_stays_below():
-    report = pytest.importorskip("field_report")
+    from benchmarks import report
+
     progress = [(0.5, 0.4), (0.6, 0.05), (0.7, 0.2), (0.8, 0.09), (1.0, 0.05)]
     assert report.seconds_to(RIGHT | {"progress": progress}) == 0.8
     assert report.seconds_to(RIGHT) == RIGHT["warm"]
@@ -75,8 +74,10 @@ def test_time_to_an_error_is_when_it_stays_below():
     assert report.seconds_to({"failure": "not done after 600 s"}) == np.inf
 
 
+@needs("matplotlib")
 def test_a_report_counts_what_came_of_the_runs(tmp_path, capsys):
-    report = pytest.importorskip("field_report")
+    from benchmarks import report
+
     about = {"task": "two", "seed": 0}
     runs = [
         about | RIGHT | {"peer": "klover"},
@@ -87,7 +88,7 @@ def test_a_report_counts_what_came_of_the_runs(tmp_path, capsys):
     ]
     # What a kill leaves at the end does not count.
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs) + '{"peer": ')
-    assert field.read(tmp_path / "runs.jsonl") == runs
+    assert processes.read(tmp_path / "runs.jsonl") == runs
     report.write(tmp_path)
     lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "|" in line}
     assert [cell.strip() for cell in lines["other"].split("|")[2:8]] == ["1", "0", "0", "0", "0", "1"]
@@ -103,28 +104,28 @@ def test_every_peer_has_its_module_and_settings():
 
 def test_klover_is_measured_as_its_peers(monkeypatch):
     monkeypatch.setattr(tasks, "load", lambda name: two_modes())
-    run, again = field.solve("klover", "two", 0, time.time(), 100.0)
-    assert run | {"warm": again["warm"]} == again
-    assert run["complaint"] == ""
-    assert run["ess"] > 1000
-    assert abs(run["log_z_error"] - np.log(2 * np.pi)) < 5 * run["log_z_se"]
+    first, again = run.solve("klover", "two", 0, time.time(), 100.0)
+    assert first | {"warm": again["warm"]} == again
+    assert first["complaint"] == ""
+    assert first["ess"] > 1000
+    assert abs(first["log_z_error"] - np.log(2 * np.pi)) < 5 * first["log_z_se"]
 
 
 @pytest.mark.parametrize(("answers", "ends"), [(0, False), (1, False), (1, True)])
-def test_a_first_answer_outlives_a_second_call_that_does_not_end(tmp_path, monkeypatch, answers, ends):
-    script = tmp_path / "field.py"
-    said = f"print({json.dumps(RIGHT)!r}, flush=True)\n" * answers
-    script.write_text(said + ("" if ends else "import time\ntime.sleep(60)\n"))
-    monkeypatch.setattr(field, "__file__", str(script))
-    run = field.run_alone("klover", "two", 3, 20.0 if ends else 2.0)
+def test_a_first_answer_outlives_a_second_call_that_does_not_end(monkeypatch, answers, ends):
+    code = f"print({json.dumps(RIGHT)!r}, flush=True)\n" * answers + ("" if ends else "import time\ntime.sleep(60)\n")
+
+    def command(*arguments, timeout):
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=timeout, check=False)
+
+    monkeypatch.setattr(processes, "run_command", command)
     expected = RIGHT if answers else {"failure": "not done after 2 s"}
-    assert run == {"peer": "klover", "task": "two", "seed": 3} | expected
+    about = {"peer": "klover", "task": "two", "seed": 3}
+    assert run.run_alone("klover", "two", 3, 20.0 if ends else 2.0) == about | expected
 
 
-def test_cores_are_shared_out(monkeypatch):
-    monkeypatch.setattr(field.os, "sched_getaffinity", lambda process: {4, 5, 6, 7, 8}, raising=False)
-    lanes = field.share_cores(2)
-    assert [lanes.get(), lanes.get(), lanes.empty()] == [{4, 5}, {6, 7}, True]
-    assert field.share_cores(None).get() is None
-    with pytest.raises(SystemExit, match="--cores must lie between 1 and 5"):
-        field.share_cores(6)
+def test_a_peer_that_is_not_known_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(tasks, "names", lambda: ["two"])
+    monkeypatch.setattr(sys, "argv", ["run", "--peers", "nosuch", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match="There is no peer nosuch. There are: klover, "):
+        run.main()

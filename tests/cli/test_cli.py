@@ -6,6 +6,7 @@ from concurrent.futures.process import BrokenProcessPool
 import jax
 import pytest
 
+import klover
 from helpers import needs
 from klover import cli
 
@@ -25,15 +26,34 @@ def test_an_unknown_command_is_refused(capsys):
     assert "demo" in capsys.readouterr().err
 
 
+def test_the_package_runs_and_knows_its_version_without_metadata():
+    code = """
+import importlib.metadata, runpy, sys
+del importlib.metadata.version
+sys.argv[1:] = ["--version"]
+runpy.run_module("klover", run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == f"klover {klover.__version__}\n"
+
+
 @needs("matplotlib")
-def test_the_demo_prints_a_table_and_writes_the_figure(tmp_path):
-    code = f"from klover.cli import main; raise SystemExit(main(['demo', '--out', r'{tmp_path}']))"
+def test_the_demo_prints_a_table_and_writes_the_figure_where_it_can(tmp_path):
+    code = f"""
+import sys
+from klover.cli import main
+main(["demo", "--out", r"{tmp_path}"])
+sys.modules["matplotlib"] = sys.modules["tqdm"] = None
+main(["demo", "--out", r"{tmp_path / "plain"}"])
+"""
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert "trusted: k̂" in ended.stdout
     assert "REFUSED" in ended.stdout
-    assert "log evidence   -397.3" in ended.stdout
+    assert ended.stdout.count("log evidence   -397.3") == 2
     assert (tmp_path / "demo.png").stat().st_size > 20_000
     assert "verdict        trusted" in (tmp_path / "summary.txt").read_text(encoding="utf-8")
+    assert "not drawn. Figures need matplotlib: pip install 'klover[plots]'." in ended.stdout
+    assert [path.name for path in (tmp_path / "plain").iterdir()] == ["summary.txt"]
 
 
 def test_the_paper_lists_what_it_can_do(capsys):
@@ -85,7 +105,7 @@ def test_figures_are_named_once():
 
 @needs("blackjax", "tqdm")
 def test_a_small_table_is_computed_resumed_and_shown(tmp_path):
-    command = [sys.executable, "-c", "import sys; from klover.cli import main; raise SystemExit(main(sys.argv[1:]))"]
+    command = [sys.executable, "-m", "klover"]
     command += [
         "paper",
         "table",
@@ -116,18 +136,16 @@ def test_a_gpu_that_is_not_there_is_named(tmp_path, capsys):
     assert "--device gpu needs a GPU" in capsys.readouterr().err
 
 
-@needs("numpyro", "tqdm")
-def test_bench_hands_its_options_to_the_script(capfd):
-    assert cli.main(["bench", "run", "--peers", "nosuch", "--out", "here"]) == 1
-    assert "There is no peer nosuch. There are: klover, " in capfd.readouterr().err
-    with pytest.raises(SystemExit):
-        cli.main(["demo", "--peers", "klover"])
+def test_a_missing_library_of_the_paper_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert cli.main(["paper", "table", "blr", "--splits", "1", "--out", str(tmp_path)]) == 2
+    assert "The paper's tables need tqdm: pip install 'klover[paper]'." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("unbuffered", "status"), [("", 0), ("1", 141)])
 def test_a_reader_that_leaves_early_is_no_error(unbuffered, status):
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
-    command = [sys.executable, "-c", "from klover.cli import main; raise SystemExit(main())", "paper", "list"]
+    command = [sys.executable, "-m", "klover", "paper", "list"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
         assert process.stdout is not None

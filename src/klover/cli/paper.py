@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
+from klover.base import optional
 from klover.base.checks import check_choice, check_count
 from klover.cli.environment import set_up_jax
 
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         ](options)
     except BrokenPipeError:
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         notes = " ".join(getattr(error, "__notes__", ()))
         print(f"klover paper: {error} {notes}".rstrip(), file=sys.stderr)
         return 2
@@ -154,19 +155,21 @@ def _compute(options: argparse.Namespace, names: list[str]) -> None:
 
 
 def _run(options: argparse.Namespace, cells: list, results) -> None:
-    from tqdm import tqdm
-
     from klover.paper import experiments
 
     total = sum(len(cell.splits) for cell in cells)
     left = sum(len(results.missing(cell).splits) for cell in cells)
-    with tqdm(total=total, initial=total - left, unit="fit", file=sys.stderr) as bar:
+    with _progress()(total=total, initial=total - left, unit="fit", file=sys.stderr) as bar:
 
         def tell(cell, num):
             bar.set_description(f"{cell.table} {cell.dataset} {cell.method}")
             bar.update(num)
 
         experiments.run(cells, results, _num_jobs(options), set_up_jax, tell)
+
+
+def _progress():
+    return optional.load("tqdm", "The paper's tables need", "paper").tqdm
 
 
 def _num_jobs(options: argparse.Namespace) -> int:
@@ -178,7 +181,6 @@ def _tune(options: argparse.Namespace, names: list[str], datasets: tuple[str, ..
     import json
 
     import jax
-    from tqdm import tqdm
 
     from klover.paper import experiments, tuning
     from klover.paper.datasets import DATASETS
@@ -192,7 +194,7 @@ def _tune(options: argparse.Namespace, names: list[str], datasets: tuple[str, ..
         for dataset in datasets or DATASETS
         for method in tuning.tuned(table)
     ]
-    for table, dataset, method in tqdm(wanted, desc="tuning", unit="method", file=sys.stderr):
+    for table, dataset, method in _progress()(wanted, desc="tuning", unit="method", file=sys.stderr):
         name = f"{table} {dataset} {method}"
         if name not in tuned:
             key = jax.random.fold_in(jax.random.key(options.seed), experiments.number_of(name))

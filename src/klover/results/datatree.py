@@ -1,6 +1,5 @@
 """Results as labelled arrays: an ``xarray.DataTree`` in the groups that ArviZ knows."""
 
-import importlib.metadata
 from typing import Any
 
 import jax
@@ -9,6 +8,7 @@ import numpy as np
 from klover.base import optional
 from klover.base.checks import as_key
 from klover.base.shapes import AnyArray, Key, KeyLike, PyTree
+from klover.base.version import __version__
 from klover.importance import resampling
 from klover.importance.draws import WeightedDraws, over_draws
 from klover.targets.model_info import ModelInfo
@@ -19,7 +19,7 @@ SAMPLE = ("chain", "draw")
 
 def versions() -> dict[str, str]:
     """Return the versions of the libraries that a number depends on."""
-    return {"klover": importlib.metadata.version("klover"), "jax": jax.__version__}
+    return {"klover": __version__, "jax": jax.__version__}
 
 
 def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, predictive: bool = False) -> Any:

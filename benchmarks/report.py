@@ -1,5 +1,9 @@
-"""Tables, figures and a page of the runs of ``field.py``."""
+"""Tables, figures and a page of what ``run`` has measured.
 
+python -m benchmarks report DIR
+"""
+
+import argparse
 import collections
 import datetime
 import importlib.metadata
@@ -8,9 +12,10 @@ import platform
 
 import matplotlib.pyplot as plt
 import numpy as np
-from field import is_wrong, read
 
-import targets
+from benchmarks import targets
+from benchmarks.field import is_wrong
+from benchmarks.processes import read
 from klover.paper.figures import DPI, FORWARD, REVERSE, STUDENT, STYLE, TARGET
 from klover.paper.grids import Grid, format_number, markdown_grid, median
 from klover.results import html
@@ -188,7 +193,7 @@ def write(folder: pathlib.Path) -> None:
     """Write ``report.md``, two figures and ``report.html``, and print the summary."""
     runs = [run for run in read(folder / "runs.jsonl") if "unsuited" not in run]
     if not runs:
-        raise SystemExit(f"{folder / 'runs.jsonl'} holds no runs: python benchmarks/field.py run --out {folder}")
+        raise SystemExit(f"{folder / 'runs.jsonl'} holds no runs: python -m benchmarks run --out {folder}")
     posteriors = [run for run in runs if run["task"] not in SIMULATED]
     grids = [summary("All tasks", runs)]
     if posteriors:
@@ -217,3 +222,14 @@ def write(folder: pathlib.Path) -> None:
     for grid in grids[:num_summaries]:
         print(f"{grid.caption}\n{markdown_grid(grid)}\n")
     print(f"\ntables  {folder / 'report.md'}\npage    {page}")
+
+
+def main() -> None:
+    """Write the report of a folder."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path, metavar="DIR", help="folder that holds runs.jsonl")
+    write(parser.parse_args().folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``python -m klover``: the command line."""
+
+from klover.cli import main
+
+raise SystemExit(main())
