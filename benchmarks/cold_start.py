@@ -155,7 +155,7 @@ PARTS = {
     "verdict": r"klover/verdict/|judgement\.py",
     "rounds": r"klover/refinement/",
 }
-"""What the main thread is at, by what its stack holds (files and functions, the outermost first); the first that fits."""
+"""What the main thread is at, by the files and functions on its stack, the outermost first; the first that fits."""
 
 
 def watch(code: str) -> dict[str, float]:

@@ -17,23 +17,26 @@ def counts(index, num_weights: int) -> np.ndarray:
     return np.bincount(np.asarray(index), minlength=num_weights)
 
 
-def many(where: str, seed: int, num_repeats: int, take) -> np.ndarray:
+NUM_REPEATS = {"host": 2000, "compiled": 20_000}
+
+
+def many(where: str, take) -> np.ndarray:
     """Resample many times: by one generator on the host, or by as many keys in one program."""
     if where == "host":
-        generator = np.random.default_rng(seed)
-        return np.stack([take(generator) for _ in range(num_repeats)])
-    return np.asarray(jax.jit(jax.vmap(take))(jax.random.split(jax.random.key(seed), num_repeats)))
+        generator = np.random.default_rng(0)
+        return np.stack([take(generator) for _ in range(NUM_REPEATS[where])])
+    return np.asarray(jax.jit(jax.vmap(take))(jax.random.split(jax.random.key(0), NUM_REPEATS[where])))
 
 
-BOTH = pytest.mark.parametrize("where", ["host", "compiled"])
+BOTH = pytest.mark.parametrize("where", NUM_REPEATS)
 
 
 @BOTH
 @pytest.mark.parametrize("method", WITH_REPLACEMENT)
 @pytest.mark.parametrize("num_draws", [1, 7, 50])
 def test_counts_are_unbiased(where, method, num_draws):
-    num_repeats = 4000
-    index = many(where, 0, num_repeats, lambda source: resampling.METHODS[method](source, LOG_WEIGHT, num_draws))
+    index = many(where, lambda source: resampling.METHODS[method](source, LOG_WEIGHT, num_draws))
+    num_repeats = len(index)
     count = np.stack([counts(row, len(WEIGHT)) for row in index])
     error = np.std(count, axis=0) / np.sqrt(num_repeats)
     # A count that never varies is either exact or so rare that its error is below one event in all repeats.
@@ -103,9 +106,9 @@ def test_without_replacement_is_distinct(getkey):
 
 @BOTH
 def test_without_replacement_takes_in_proportion_to_what_is_left(where):
-    num_repeats = 20_000
     weight = np.array([0.5, 0.3, 0.2])
-    index = many(where, 0, num_repeats, lambda source: resampling.without_replacement(source, np.log(weight), 2))
+    index = many(where, lambda source: resampling.without_replacement(source, np.log(weight), 2))
+    num_repeats = len(index)
     for first in range(3):
         for second in set(range(3)) - {first}:
             expected = weight[first] * weight[second] / (1 - weight[first])

@@ -57,8 +57,8 @@ def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[
     return logsumexp(log_ratio) - math.log(num_draws) + xp.log(mean), error
 
 
-@np.errstate(over="ignore", invalid="ignore")  # values may be infinite, and so are their means
 @compiled
+@np.errstate(over="ignore", invalid="ignore")  # values may be infinite, and so are their means
 def self_normalised(
     log_weight: LogRatio, values: Float[AnyArray, "draw ..."]
 ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
