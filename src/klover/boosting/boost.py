@@ -27,13 +27,13 @@ from klover.boosting.sources import Draws
 from klover.fitting import em
 from klover.fitting.simplex import forward_weights, kkt_gap, reverse_weights
 from klover.importance import psis
-from klover.importance.draws import sample_importance
+from klover.importance.draws import WeightedDraws, sample_importance
 from klover.importance.ratios import effective_sample_size, forward_kl, log_evidence, normalise
 from klover.mixtures.mixture import Mixture
 from klover.results.files import settings_of
 from klover.results.fit import Fit
 from klover.targets.target import Target, evaluate
-from klover.verdict.judge import judge, uncovered_mode
+from klover.verdict.judge import Verdict, judge, uncovered_mode
 from klover.verdict.status import Status
 
 FIRST = ("reverse", "forward")
@@ -225,16 +225,20 @@ def boost(
         history.append(info)
         _report(callback, number + 1, info)
     draws = sample_importance(key_final, target, state.mixture, num_final_draws)
-    verdict = judge(draws)
-    missed = uncovered_mode(key_search, draws, state.mixture) if verdict.trusted else None
-    if missed is not None:
-        verdict = judge(draws, Status.UNCOVERED_MODE, mode=missed)
+    verdict = _verdict(key_search, draws, state.mixture)
     columns = {
         field.name: np.asarray([getattr(entry, field.name) for entry in history])
         for field in dataclasses.fields(BoostInfo)
     }
     made = settings_of("boost", key, first=first, num_final_draws=num_final_draws, **dataclasses.asdict(settings))
     return Fit(target, state.mixture, draws, columns, verdict, settings=made)
+
+
+def _verdict(key: Key[jax.Array, ""], draws: WeightedDraws, mixture: Mixture) -> Verdict:
+    """Judge the final draws; where nothing speaks against them, look for a mode that they miss."""
+    verdict = judge(draws)
+    missed = uncovered_mode(key, draws, mixture) if verdict.trusted else None
+    return verdict if missed is None else judge(draws, Status.UNCOVERED_MODE, mode=missed)
 
 
 def _report(callback: Callable | None, num_components: int, info: BoostInfo) -> None:
