@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import klover
-from klover.boosting import boost
+from klover.boosting import rounds
 from klover.boosting.settings import Settings
 from klover.fitting import em
 from klover.importance import psis
@@ -89,14 +89,12 @@ def small_fits(num_fits: int) -> None:
     stacked = jax.vmap(lambda centre: klover.Target(functools.partial(log_density, centre), np.zeros(3, "float32")))(
         centres
     )
-    settings = Settings.of(fitter="em", newcomer="gain", family="student", num_components=3, update="all")
+    settings = Settings(max_components=3, family=klover.Family("student"), fitter="em", newcomer="gain", update="all")
 
     def fit(key, target):
-        key_first, key_rounds = jax.random.split(key)
-        state, info = boost.init(key_first, target, settings, "forward")
-        for number in range(1, settings.num_components):
-            state, info = boost.step(jax.random.fold_in(key_rounds, number), state, target, settings)
-        return info
+        key_start, key_rounds = jax.random.split(key)
+        state, info = rounds.init(key_start, target, settings, "forward")
+        return rounds.grow(key_rounds, state, info, target, settings, 1, settings.max_components)[1]
 
     keys = jax.random.split(jax.random.key(0), num_fits)
     program = jax.jit(jax.vmap(fit)).lower(keys, stacked).compile()

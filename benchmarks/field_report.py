@@ -12,7 +12,7 @@ from field import is_wrong, read
 
 import targets
 from klover.paper.figures import DPI, FORWARD, REVERSE, STUDENT, STYLE, TARGET
-from klover.paper.grids import Grid, format_number, markdown_grid, median
+from klover.paper.tables import Grid, format_number, markdown_grid, median
 from klover.results import html
 
 OUTCOMES = {

@@ -38,6 +38,15 @@ class Draws:
         return self.log_p - self.log_source
 
 
+@record
+class BoostState:
+    """What the next round needs: the mixture, draws of it, and the mixture that it all began with."""
+
+    mixture: Mixture
+    draws: Draws
+    anchor: Mixture
+
+
 def mix(log_f: LogDensity, log_previous: LogDensity, log_gamma: Float[AnyArray, ""]) -> LogDensity:
     r"""Log density of :math:`(1-\gamma)q_{i-1}+\gamma f_i`."""
     return jnp.logaddexp(log_gamma + log_f, jnp.log1p(-jnp.minimum(jnp.exp(log_gamma), 1.0)) + log_previous)

@@ -26,16 +26,16 @@ def run_demo(out: Path, seed: int) -> int:
     rows = len(split.train_target)
     print(f"Linear regression with a heavy-tailed prior on {DEMO_DATASET} ({rows} rows, {target.dim} parameters)\n")
     key_reverse, key_forward = jax.random.split(jax.random.key(seed))
-    reverse = _fit("reverse KL, one diagonal Gaussian", key_reverse, target, divergence="reverse", num_components=1)
+    reverse = _fit("reverse KL, one diagonal Gaussian", key_reverse, target, divergence="reverse", max_components=1)
     forward = _fit(
         "forward KL, Student-t components",
         key_forward,
         target,
-        first="forward",
+        start="forward",
         fitter="em",
         family="student",
         newcomer="lbfgs",
-        num_components=2,
+        max_components=2,
     )
     print(f"\nreverse KL     {reverse.verdict}\n\nforward KL\n{forward.summary()}")
     exact = gibbs.sample_heavy_tailed_regression(np.random.default_rng(seed), split, 4000)
@@ -50,16 +50,16 @@ def run_demo(out: Path, seed: int) -> int:
     return 0
 
 
-def _fit(title: str, key, target, num_components: int, **choices):
+def _fit(title: str, key, target, max_components: int, **options):
     """Fit with a progress bar, one tick a component."""
     from tqdm import tqdm
 
     from klover.boosting.boost import boost
 
-    with tqdm(total=num_components, desc=f"{title:<36}", unit="component", file=sys.stdout) as bar:
+    with tqdm(total=max_components, desc=f"{title:<36}", unit="component", file=sys.stdout) as bar:
 
-        def report(_, info):
+        def report(info):
             bar.set_postfix_str(f"KL {float(info.forward_kl):.3g}, ESS {float(info.ess_share):.1%}")
             bar.update()
 
-        return boost(key, target, num_components=num_components, callback=report, **choices)
+        return boost(key, target, max_components=max_components, callback=report, **options)

@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from klover.base.arrays import logsumexp, namespace
 from klover.base.shapes import AnyArray, Float
 
@@ -9,6 +11,8 @@ LogRatio = Float[AnyArray, " draw"]
 
 
 Scalar = Float[AnyArray, ""]
+
+NUM_BISECTIONS = 30
 
 
 def normalise(log_ratio: LogRatio) -> LogRatio:
@@ -65,6 +69,28 @@ def truncate(log_ratio: LogRatio) -> LogRatio:
     xp = namespace(log_ratio)
     limit = logsumexp(log_ratio) - 0.5 * math.log(log_ratio.shape[0])
     return xp.minimum(log_ratio, limit)
+
+
+def temper(log_ratio: Float[np.ndarray, " draw"], fewest: float) -> Float[np.ndarray, " draw"]:
+    r"""Normalised log-weights :math:`\beta\log r`, with the largest β ≤ 1 that leaves ``fewest`` effective draws.
+
+    No more than half of the draws in the support is ever asked for. On the host.
+    """
+    inside = np.isfinite(log_ratio)
+    known = log_ratio[inside]
+    if len(known) == 0:
+        return log_ratio
+    wanted = min(fewest, 0.5 * len(known))
+    power, step = 1.0, 0.5
+    if effective_sample_size(known) < wanted:
+        power = 0.0
+        for _ in range(NUM_BISECTIONS):
+            if effective_sample_size((power + step) * known) >= wanted:
+                power += step
+            step *= 0.5
+    log_weight = np.full(len(log_ratio), -np.inf)
+    log_weight[inside] = normalise(power * known)
+    return log_weight
 
 
 def clip(log_ratio: LogRatio, quantile: float) -> LogRatio:
