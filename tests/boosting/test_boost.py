@@ -26,6 +26,7 @@ def two_gaussians(offset=2.0):
     return logdensity
 
 
+@pytest.mark.slow
 def test_forward_kl_covers_both_modes_and_reverse_kl_sits_on_one():
     target = simulations.two_modes()
     # Both begin alike. From this start nearly all reverse fits end on one mode, which is the global optimum, log 2; a
@@ -175,6 +176,7 @@ def test_conjugate_regression_has_the_known_evidence(family, getkey):
     assert abs(fit.log_evidence - log_evidence) < min(0.01, max(3 * fit.log_evidence_se, 1e-6))
 
 
+@pytest.mark.slow
 def test_kl_falls_at_least_as_fast_as_one_over_k(getkey):
     # Six unequal Gaussians on the line: a target in the convex hull of the family, by greedy newcomers alone.
     locations = jnp.array([-6.0, -3.0, -1.0, 1.0, 4.0, 7.0])[:, None]
@@ -211,6 +213,7 @@ def test_cauchy_is_covered_by_student_components(getkey):
     assert fit.verdict.trusted
 
 
+@pytest.mark.slow
 def test_twenty_modes_are_all_found_from_the_box(getkey):
     first = klover.diffuse(*simulations.TWENTY_MODE_BOX, family="normal")
     fit = klover.boost(
