@@ -1,202 +1,210 @@
-"""Time from nothing to an answer: a fresh process that imports, compiles, fits, draws and summarises.
+"""Time from nothing to an answer: fresh processes that import, compile, fit, summarise, draw and average.
 
-    python -m benchmarks cold_start [--repeats 3]        (needs the extra `numpyro`)
+    python -m benchmarks cold_start [--repeats 5]        (needs the extra `numpyro`)
 
-klover.refine from a plain log density and from a NumPyro model, beside NumPyro's NUTS (4 chains of 1000 + 1000,
-vectorised), on a logistic regression (n = 1000, d = 25) and on non-centred eight schools, without and with a warm
-compilation cache. Runs are interleaved; the fastest of each is reported, with the effective draws that it delivered.
+The ten lines of README.md as they stand there, and a logistic regression (n = 1000, d = 25) and non-centred eight
+schools with the same lines after `refine`: cut off after `refine`, from a plain log density, and from a NumPyro model;
+beside NumPyro's NUTS (4 chains of 1000 + 1000, vectorised). All in double precision. Runs are interleaved, and the
+fastest of each is reported, because noise only ever adds. A second table says where the seconds go until `refine` has
+answered: the main thread is looked at a thousand times a second.
 """
 
 import argparse
+import collections
 import json
-import os
+import pathlib
+import re
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 
-EFFECTS = (28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0)
-ERRORS = (15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0)
+README = pathlib.Path(__file__).parents[1] / "README.md"
+
+START = """
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_enable_x64", True)
+"""
+NUMPYRO = """
+import numpyro, numpyro.distributions as dist
+"""
+LOGISTIC = """
+generator = np.random.default_rng(0)
+features = generator.normal(size=(1000, 25))
+labels = (generator.uniform(size=1000) < 1 / (1 + np.exp(-features @ generator.normal(size=25) / 2))).astype(float)
+"""
+LOGISTIC_DENSITY = """
+example = {"weights": np.zeros(25)}
+def log_density(position):
+    logits = features @ position["weights"]
+    return jnp.sum(labels * logits - jnp.logaddexp(0.0, logits)) - 0.5 * jnp.sum((position["weights"] / 2.5) ** 2)
+"""
+LOGISTIC_MODEL = """
+def model():
+    weights = numpyro.sample("weights", dist.Normal(0, 2.5).expand([25]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=features @ weights), obs=labels)
+"""
+SCHOOLS = """
+effects = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+errors = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+"""
+SCHOOLS_DENSITY = """
+example = {"mu": 0.0, "log_tau": 0.0, "eta": np.zeros(8)}
+def log_density(position):
+    mu, log_tau, eta = position["mu"], position["log_tau"], position["eta"]
+    tau = jnp.exp(log_tau)
+    prior = -0.5 * (mu / 5) ** 2 + log_tau - jnp.log1p((tau / 5) ** 2) - 0.5 * jnp.sum(eta**2)
+    return prior - 0.5 * jnp.sum(((effects - mu - tau * eta) / errors) ** 2)
+"""
+SCHOOLS_MODEL = """
+def model():
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfCauchy(5))
+    eta = numpyro.sample("eta", dist.Normal(0, 1).expand([8]).to_event(1))
+    numpyro.sample("y", dist.Normal(mu + tau * eta, errors), obs=effects)
+"""
+FROM_DENSITY = """
+import klover
+fit = klover.refine(0, klover.Target(log_density, example))
+"""
+FROM_MODEL = """
+import klover
+fit = klover.refine(0, klover.from_numpyro(model))
+"""
+TWO_MODES = """
+modes = np.array([[-3.0, 0.0], [3.0, 1.0]])
+def model():
+    x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.real_vector, (), (2,)))
+    numpyro.factor("p", jax.nn.logsumexp(-0.5 * jnp.sum((x - modes) ** 2, axis=1)))
+"""
+NUTS = """
+from numpyro.infer import MCMC, NUTS
+mcmc = MCMC(NUTS(model), num_warmup=1000, num_samples=1000, num_chains=4, chain_method="vectorized", progress_bar=False)
+mcmc.run(jax.random.key(0))
+mcmc.print_summary()
+posterior = mcmc.get_samples()
+value = np.sum(np.asarray(posterior["NAME"]) ** 2, axis=1).mean()
+"""
 
 
-def logistic_data():
-    """Draw features and labels of a logistic regression."""
-    import numpy as np
-
-    generator = np.random.default_rng(0)
-    features = generator.normal(size=(1000, 25))
-    labels = generator.uniform(size=1000) < 1 / (1 + np.exp(-features @ generator.normal(size=25) / 2))
-    return features, labels.astype(float)
+def readme_lines() -> tuple[str, str]:
+    """Return README's ten lines: up to `refine`, and after it."""
+    lines = re.search(r"## Ten lines\n+```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[1]
+    lines = lines.splitlines(keepends=True)
+    last = next(number for number, line in enumerate(lines) if "klover.refine" in line) + 1
+    return "".join(lines[:last]), "".join(lines[last:])
 
 
-def klover_logistic():
-    """Refine the logistic regression; return the effective number of draws."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    import klover
-
-    features, labels = logistic_data()
-
-    def log_density(weights):
-        logits = features @ weights
-        return jnp.sum(labels * logits - jnp.logaddexp(0.0, logits)) - 0.5 * jnp.sum((weights / 2.5) ** 2)
-
-    return _refined(klover, jax, klover.Target(log_density, np.zeros(25)))
-
-
-def klover_schools():
-    """Refine eight schools; return the effective number of draws."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    import klover
-
-    effects, errors = np.array(EFFECTS), np.array(ERRORS)
-
-    def log_density(position):
-        mu, log_tau, eta = position["mu"], position["log_tau"], position["eta"]
-        tau = jnp.exp(log_tau)
-        prior = -0.5 * (mu / 5) ** 2 + log_tau - jnp.log1p((tau / 5) ** 2) - 0.5 * jnp.sum(eta**2)
-        return prior - 0.5 * jnp.sum(((effects - mu - tau * eta) / errors) ** 2)
-
-    example = {"mu": 0.0, "log_tau": 0.0, "eta": np.zeros(8)}
-    return _refined(klover, jax, klover.Target(log_density, example))
+def programs() -> dict[str, dict[str, str]]:
+    """Return what is run, by target and column."""
+    refine, results = readme_lines()
+    found = {
+        "README": {"refine": refine, "ten lines": refine + results, "NUTS": START + NUMPYRO + TWO_MODES + _nuts("x")}
+    }
+    for target, name, data, density, model in (
+        ("logistic", "weights", LOGISTIC, LOGISTIC_DENSITY, LOGISTIC_MODEL),
+        ("schools", "eta", SCHOOLS, SCHOOLS_DENSITY, SCHOOLS_MODEL),
+    ):
+        own = results.replace("lambda x: jnp.sum(x**2)", f"lambda at: jnp.sum(at['{name}'] ** 2)")
+        assert own != results, "README's function has changed"
+        begun = START + data + density + FROM_DENSITY
+        of_model = START + NUMPYRO + data + model
+        columns = {"refine": begun, "ten lines": begun + own, "from a model": of_model + FROM_MODEL + own}
+        found[target] = columns | {"NUTS": of_model + _nuts(name)}
+    return found
 
 
-def klover_model_logistic():
-    """Refine the logistic regression from NumPyro's model; return the effective number of draws."""
-    return _refined_model(logistic_model())
+def _nuts(name: str) -> str:
+    return NUTS.replace("NAME", name)
 
 
-def klover_model_schools():
-    """Refine eight schools from NumPyro's model; return the effective number of draws."""
-    return _refined_model(schools_model())
-
-
-def _refined_model(model):
-    import jax
-
-    import klover
-
-    return _refined(klover, jax, klover.from_numpyro(model))
-
-
-def _refined(klover, jax, target):
-    fit = klover.refine(jax.random.key(0), target)
-    table = fit.summary()
-    str(table)
-    assert fit.verdict.trusted, str(fit.verdict)
-    return float(table.columns["ess"].min())
-
-
-def logistic_model():
-    """Return NumPyro's logistic regression."""
-    import jax.numpy as jnp
-    import numpyro
-    import numpyro.distributions as dist
-
-    features, labels = logistic_data()
-    features = jnp.asarray(features)
-
-    def model():
-        weights = numpyro.sample("weights", dist.Normal(0, 2.5).expand([25]).to_event(1))
-        numpyro.sample("y", dist.Bernoulli(logits=features @ weights), obs=labels)
-
-    return model
-
-
-def schools_model():
-    """Return NumPyro's eight schools, non-centred."""
-    import jax.numpy as jnp
-    import numpyro
-    import numpyro.distributions as dist
-
-    effects, errors = jnp.array(EFFECTS), jnp.array(ERRORS)
-
-    def model():
-        mu = numpyro.sample("mu", dist.Normal(0, 5))
-        tau = numpyro.sample("tau", dist.HalfCauchy(5))
-        eta = numpyro.sample("eta", dist.Normal(0, 1).expand([8]).to_event(1))
-        numpyro.sample("y", dist.Normal(mu + tau * eta, errors), obs=effects)
-
-    return model
-
-
-def nuts_logistic():
-    """Run NUTS on the logistic regression; return the smallest effective number of draws."""
-    return _sampled(logistic_model())
-
-
-def nuts_schools():
-    """Run NUTS on eight schools; return the smallest effective number of draws."""
-    return _sampled(schools_model())
-
-
-def _sampled(model):
-    import jax
-    import numpy as np
-    from numpyro.diagnostics import summary
-    from numpyro.infer import MCMC, NUTS
-
-    mcmc = MCMC(
-        NUTS(model), num_warmup=1000, num_samples=1000, num_chains=4, chain_method="vectorized", progress_bar=False
-    )
-    mcmc.run(jax.random.key(0))
-    table = summary(mcmc.get_samples(group_by_chain=True))
-    return float(min(np.min(entry["n_eff"]) for entry in table.values()))
-
-
-FUNCTIONS = (klover_logistic, klover_model_logistic, nuts_logistic, klover_schools, klover_model_schools, nuts_schools)
-RUNS = {function.__name__: function for function in FUNCTIONS}
-
-
-def measure(name: str, cache: str | None) -> tuple[float, float]:
-    """Run one fresh process; return its seconds and its effective draws."""
-    environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
-    if cache is not None:
-        environment |= {
-            "JAX_COMPILATION_CACHE_DIR": cache,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        }
+def seconds(code: str) -> float:
+    """Run code in a fresh process, and return how long it took, the start of Python included."""
     began = time.perf_counter()
-    command = [sys.executable, __file__, "--one", name]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-    return time.perf_counter() - began, json.loads(output)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def compare(repeats: int) -> None:
+    """Print the fastest times of all columns, and how they compare."""
+    columns = ("refine", "ten lines", "from a model", "NUTS")
+    print("| target |", " | ".join(f"{column}, s" for column in columns), "| ten lines / refine | NUTS / klover |")
+    print("|---|---|---|---|---|---|---|")
+    for target, runs in programs().items():
+        fastest = dict.fromkeys(columns, float("inf"))
+        for _ in range(repeats):
+            for column, code in runs.items():
+                fastest[column] = min(fastest[column], seconds(code))
+        cells = [f"{fastest[column]:.2f}" if column in runs else "" for column in columns]
+        ratio = fastest["ten lines"] / fastest["refine"]
+        own = [fastest[column] for column in ("ten lines", "from a model") if column in runs]
+        others = ", ".join(f"{fastest['NUTS'] / time:.1f}" for time in own)
+        print(f"| {target} | {' | '.join(cells)} | {ratio:.2f} | {others} |", flush=True)
+
+
+PARTS = {
+    "import klover": r"klover/__init__\.py:<module>",
+    "import jax": r"importlib\._bootstrap",
+    "start XLA": r"jax/_src/xla_bridge\.py",
+    "compile the gradient": r"evaluator\.py:values_and_gradients .*jax/_src/compiler\.py",
+    "compile the values, or wait for it": r"evaluator\.py:values .*(threading\.py:join|jax/_src/compiler\.py)",
+    "compile anything else": r"jax/_src/compiler\.py",
+    "trace and lower": r"jax/_src/interpreters/(partial_eval|mlir)\.py|jaxpr\.py:signature|evaluator\.py:_is_diff",
+    "evaluate the target": r"evaluator\.py:(values|values_and_gradients) ",
+    "search for modes": r"klover/search/",
+    "final draws": r"draws\.py:weigh_on_host ",
+    "verdict": r"klover/verdict/|judgement\.py",
+    "rounds": r"klover/refinement/",
+}
+"""What the main thread is at, by the files and functions on its stack, the outermost first; the first that fits."""
+
+
+def watch(code: str) -> dict[str, float]:
+    """Run code here, and return the seconds in each part."""
+    main, counts, done = threading.main_thread().ident, collections.Counter(), threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.001):
+            frame, stack = sys._current_frames()[main], []
+            while frame is not None:
+                stack.append(f"{frame.f_code.co_filename}:{frame.f_code.co_name} ")
+                frame = frame.f_back
+            words = "".join(reversed(stack))
+            counts[next((part for part, pattern in PARTS.items() if re.search(pattern, words)), "anything else")] += 1
+
+    began, watcher = time.perf_counter(), threading.Thread(target=look)
+    watcher.start()
+    exec(code, {})
+    done.set()
+    watcher.join()
+    scale = (time.perf_counter() - began) / counts.total()
+    return {part: scale * count for part, count in counts.items()}
+
+
+def explain(repeats: int) -> None:
+    """Print where the seconds go until `refine` has answered, for the fastest of some processes."""
+    found = {}
+    for target in programs():
+        command = [sys.executable, __file__, "--watch", target]
+        runs = [json.loads(subprocess.check_output(command).splitlines()[-1]) for _ in range(repeats)]
+        found[target] = min(runs, key=lambda run: sum(run.values()))
+    print("| part |", " | ".join(f"{target}, s" for target in found), "|\n|---|---|---|---|")
+    for part in (*PARTS, "anything else"):
+        print(f"| {part} |", " | ".join(f"{run.get(part, 0.0):.3f}" for run in found.values()), "|")
+    print("| together |", " | ".join(f"{sum(run.values()):.3f}" for run in found.values()), "|")
 
 
 def main() -> None:
-    """Measure everything side by side, and print the table."""
+    """Measure everything side by side, and print two tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--watch", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one is not None:
-        print(json.dumps(RUNS[options.one]()))
+    if options.watch is not None:
+        print(json.dumps(watch(programs()[options.watch]["refine"])))
         return
-    print("| model | cache | from a density, s | from NumPyro's model, s | NUTS, s | ratios | effective draws |")
-    print("|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as cache:
-        for kind in (None, cache):
-            for model in ("logistic", "schools"):
-                names = [f"klover_{model}", f"klover_model_{model}", f"nuts_{model}"]
-                if kind is not None:
-                    for name in names:
-                        measure(name, kind)
-                runs = {name: [] for name in names}
-                for _ in range(options.repeats):
-                    for name in names:
-                        runs[name].append(measure(name, kind))
-                seconds, draws = zip(*(min(runs[name]) for name in names), strict=True)
-                ratios = ", ".join(f"1/{seconds[2] / own:.1f}" for own in seconds[:2])
-                print(
-                    f"| {model} | {'cold' if kind is None else 'warm'} | {seconds[0]:.2f} | {seconds[1]:.2f} "
-                    f"| {seconds[2]:.2f} | {ratios} | {', '.join(f'{number:.0f}' for number in draws)} |",
-                    flush=True,
-                )
+    compare(options.repeats)
+    print()
+    explain(options.repeats)
 
 
 if __name__ == "__main__":

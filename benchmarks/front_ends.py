@@ -175,7 +175,7 @@ def compare(name, targets):
     """Print the largest difference of the log densities up to a constant, and of the means in standard errors."""
     first = targets["numpyro"]
     fit = klover.refine(jax.random.key(0), first)
-    points = fit.draws.resample(jax.random.key(1), 20)
+    points = fit.draws.resample_unconstrained(1, 20)
     natural = [np.asarray(in_order(first.position(x), name)) for x in points]
     expected = np.array([float(first.log_prob(x)) for x in points])
     mean, error = fit.draws.expectation(lambda position: in_order(position, name))

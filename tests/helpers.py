@@ -1,5 +1,7 @@
+import contextlib
 import importlib.util
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -17,6 +19,22 @@ def needs(*libraries: str) -> pytest.MarkDecorator:
     is_required = os.environ.get("KLOVER_REQUIRE_EXTRAS") == "1"
     missing = [name for name in libraries if not is_required and importlib.util.find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Collect the names of the programs that are compiled meanwhile, in any thread."""
+    names = []
+
+    def listen(event: str, seconds: float, fun_name: str = "", **about):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 class Known(NamedTuple):

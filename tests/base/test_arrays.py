@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from helpers import compilations
 from klover import Family, Mixture, Target
 from klover.base import arrays
 
@@ -85,6 +86,99 @@ def test_iterate_applies_the_step_so_many_times(xp, num_steps):
     assert arrays.namespace(result["value"]) is xp
 
 
+@BOTH
+@pytest.mark.parametrize("limit", [0, 3, 100])
+@pytest.mark.parametrize("last", [2.0, 10.0, 1e9])
+def test_iterate_ends_when_it_is_finished_or_out_of_steps(xp, limit, last):
+    result = arrays.iterate(lambda x: 2 * x, xp.asarray(1.0), limit, lambda x: x >= last)
+    assert float(result) == 2.0 ** min(limit, int(np.ceil(np.log2(last))))
+    assert arrays.namespace(result) is xp
+
+
+@pytest.mark.parametrize(
+    "xp",
+    [
+        pytest.param(np, marks=pytest.mark.xfail(reason="the Python loop asks after a step, the compiled one before")),
+        jnp,
+    ],
+    ids=["numpy", "jax"],
+)
+def test_what_is_finished_takes_no_step(xp):
+    assert float(arrays.iterate(lambda x: 2 * x, xp.asarray(1.0), 5, lambda x: x >= 1)) == 1.0
+
+
+@BOTH
+def test_iterate_may_have_a_traced_number_of_steps(xp):
+    assert arrays.iterate(lambda x: x + 1, xp.asarray(0), xp.asarray(4)) == 4
+    assert jax.jit(lambda num: arrays.iterate(lambda x: x + 1, jnp.asarray(0), num))(4) == 4
+
+
+def test_iterate_under_vmap_ends_each_entry_on_its_own():
+    result = jax.vmap(lambda x: arrays.iterate(lambda y: 2 * y, x, 50, lambda y: y >= 8))(jnp.asarray([1.0, 3.0, 0.5]))
+    np.testing.assert_array_equal(result, [8.0, 12.0, 8.0])
+
+
+@BOTH
+@given(
+    weights=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8).filter(lambda weights: sum(weights) > 0.1),
+    levels=st.lists(st.floats(0.0, 1.0), max_size=20),
+)
+def test_a_comb_takes_the_draw_whose_stretch_holds_the_level(xp, weights, levels):
+    weights = np.array(weights)
+    taken = np.asarray(arrays.comb(xp.asarray(weights), xp.asarray(np.array(levels, float))))
+    assert taken.shape == (len(levels),)
+    assert np.all(weights[taken] > 0)
+    ends = np.cumsum(weights) / weights.sum()
+    assert np.all(ends[taken] >= np.array(levels) - 1e-12)
+    assert np.all(ends[taken] - weights[taken] / weights.sum() <= np.array(levels) + 1e-12)
+
+
+@pytest.mark.parametrize("size", [3, 1000, 100_000])
+def test_combs_of_numpy_and_jax_agree(size):
+    generator = np.random.default_rng(size)
+    weight = generator.exponential(size=size) * (generator.uniform(size=size) < 0.5) + (np.arange(size) == 1)
+    level = (np.arange(200) + 0.37) / 200
+    expected = arrays.comb(weight, level)
+    found = np.asarray(jax.jit(arrays.comb)(jnp.asarray(weight), jnp.asarray(level)))
+    # A parallel sum is rounded otherwise, so that a level on the very border may fall to the next draw.
+    assert np.mean(found != expected) < 0.02
+    assert np.all(weight[found] > 0)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_level_of_one_is_the_last_draw_that_has_weight(xp, dtype):
+    weight = np.array([0.0, 0.5, 0.5, 0.0], dtype)
+    np.testing.assert_array_equal(
+        arrays.comb(xp.asarray(weight), xp.asarray([0.0, 0.999, 1.0], dtype=dtype)), [1, 2, 2]
+    )
+
+
+@given(
+    weights=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8).filter(lambda weights: sum(weights) > 0.1),
+    num=st.integers(1, 200),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_counts_of_a_comb_differ_from_expectation_by_less_than_one(weights, num, seed):
+    weights = np.array(weights)
+    index = arrays.even_comb(np.random.default_rng(seed), weights, num)
+    counts = np.bincount(index, minlength=len(weights))
+    assert (len(index), len(counts)) == (num, len(weights))
+    assert np.all(np.abs(counts - num * weights / weights.sum()) < 1 + 1e-9)
+    np.testing.assert_array_equal(counts[weights == 0], 0)
+
+
+def test_a_comb_is_right_on_average():
+    weights, num_seeds = np.array([0.1, 2.3, 0.0, 0.6]), 500
+    counts = np.stack(
+        [
+            np.bincount(arrays.even_comb(np.random.default_rng(seed), weights, 5), minlength=4)
+            for seed in range(num_seeds)
+        ]
+    )
+    assert np.all(np.abs(counts.mean(0) - 5 * weights / weights.sum()) <= 5 * counts.std(0) / np.sqrt(num_seeds))
+
+
 @pytest.mark.parametrize("num", [1, arrays.BLOCK, arrays.BLOCK + 1, 3 * arrays.BLOCK, 3 * arrays.BLOCK + 7])
 def test_blocks_hold_every_row_once_and_in_order(num):
     first, second = np.arange(2.0 * num).reshape(num, 2), np.arange(num)
@@ -145,3 +239,28 @@ MIXTURE = Mixture.of(Family.parse("student").components(jnp.zeros((2, 3)), jnp.o
 )
 def test_what_answers_rest_on_has_exact_products(function, argument):
     assert _has_exact_products(function, argument)
+
+
+def test_chance_comes_from_a_generator_for_numpy_and_from_the_key_for_jax():
+    key = jax.random.key(3)
+    generators = [arrays.randomness(source, np.ones(2)) for source in (3, key)]
+    assert all(isinstance(generator, np.random.Generator) for generator in generators)
+    assert generators[0].random() == generators[1].random() != arrays.randomness(4, np.ones(2)).random()
+    assert arrays.randomness(generators[0], jnp.ones(2)) is generators[0]
+    assert arrays.randomness(key, np.ones(2), jnp.ones(2)) is key
+    # A key that is traced has no data to seed a generator with.
+    jax.jit(lambda key: jax.random.uniform(arrays.randomness(key, np.ones(2))))(key)
+
+
+def test_a_formula_is_one_program_on_jax_arrays_and_none_on_numpy_ones():
+    formula = arrays.compiled(lambda x, y: arrays.namespace(x).sqrt(x**2 + 3.0 * y))
+    x = np.arange(4.0)
+    with compilations() as programs:
+        on_host = formula(x, 2.0)
+    assert programs == []
+    assert isinstance(on_host, np.ndarray)
+    points = jnp.asarray(x)
+    with compilations() as programs:
+        np.testing.assert_allclose(formula(points, 2.0), on_host)
+    assert len(programs) == 1
+    np.testing.assert_allclose(jax.vmap(lambda point: formula(point, 2.0))(points), on_host)

@@ -10,9 +10,9 @@ def test_key_is_accepted_inside_a_program():
     jax.jit(jax.vmap(lambda key: jax.random.uniform(checks.as_key(key))))(jax.random.split(jax.random.key(0), 3))
 
 
-@pytest.mark.parametrize("seed", [7, np.int64(7)])
+@pytest.mark.parametrize("seed", [0, 7, np.int64(7), 2**31 - 1, 2**31, 2**40 + 3, -5])
 def test_a_whole_number_is_the_seed_of_a_key(seed):
-    assert checks.as_key(seed) == jax.random.key(7)
+    assert checks.as_key(seed) == jax.random.key(int(seed))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from klover import Target
-from klover.base.jaxpr import largest_array, signature
+from klover.base.jaxpr import evaluate_jaxpr, largest_array, prune, signature
 
 
 def traced(function, *arguments):
@@ -128,3 +128,29 @@ def test_largest_array_looks_into_branches():
 def test_arrays_that_are_given_are_not_counted():
     table = jnp.ones(1000)
     assert size_of(lambda x: x[0] + table[3], jnp.ones(7)) < 1000
+
+
+def test_pruned_programs_keep_what_their_results_need():
+    used, unused, x = jnp.arange(7.0), jnp.ones(1000), jnp.linspace(0.0, 1.0, 7)
+
+    def function(x):
+        wasted = jnp.sum(jnp.outer(x, unused))
+        return jnp.sum(used * x), 0.0 * x, (wasted, used)[1]
+
+    closed = jax.make_jaxpr(function)(x)
+    pruned = prune(closed)
+    assert [constant.shape for constant in pruned.consts] == [(7,)]
+    assert (largest_array(closed.jaxpr), largest_array(pruned.jaxpr)) == (7000, 7)
+    for found, expected in zip(evaluate_jaxpr(pruned.jaxpr, pruned.consts, x), function(x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_pruned_programs_keep_what_they_print(capsys):
+    def function(x):
+        jax.debug.print("seen {}", x)
+        return 2 * x
+
+    pruned = prune(jax.make_jaxpr(function)(1.5))
+    evaluate_jaxpr(pruned.jaxpr, pruned.consts, np.float64(1.5))
+    jax.effects_barrier()
+    assert capsys.readouterr().out == "seen 1.5\n"

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers import correlated_covariance
 from klover.base import linalg
 
 BOTH = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
@@ -72,3 +73,11 @@ def test_distances_of_many_points_are_those_of_few(monkeypatch, getkey):
     monkeypatch.setattr(linalg, "MOST_WHITENED", 5 * location.size)
     np.testing.assert_allclose(squares(x), at_once, rtol=1e-12)
     np.testing.assert_allclose(jax.grad(lambda x: jnp.sum(squares(x) ** 2))(x), slopes, rtol=1e-12)
+
+
+def test_cholesky_of_scales_far_apart():
+    size = np.array([1e-8, 1.0, 1e8])
+    matrix = correlated_covariance(3)
+    for convert in (np.asarray, jnp.asarray):
+        factor = linalg.cholesky(convert(matrix * size[:, None] * size))
+        np.testing.assert_allclose(factor / size[:, None], np.linalg.cholesky(matrix), rtol=1e-12, atol=1e-14)

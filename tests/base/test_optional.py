@@ -12,6 +12,7 @@ from klover.base import optional
         (optional.blackjax, "blackjax", "paper"),
         (optional.xarray, "xarray", "arviz"),
         (optional.arviz, "arviz", "arviz"),
+        (optional.pandas, "pandas", "arviz"),
         (optional.joblib, "joblib", "parallel"),
         (optional.httpstan, "httpstan", "stan"),
     ],

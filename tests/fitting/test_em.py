@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from klover.fitting import em
+from klover.fitting.sample import Sample
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 
@@ -25,12 +26,11 @@ all_families = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES
 few_examples = settings(max_examples=8)
 
 
-def make_sample(rng, num_draws=80, has_background=False, concentration=1.0) -> em.WeightedSample:
+def make_sample(rng, num_draws=80, has_background=False, concentration=1.0) -> Sample:
     centre = rng.choice([-2.0, 0.0, 3.0], (num_draws, 1))
     x = centre + rng.standard_t(4, (num_draws, DIM)) * np.array([1.0, 0.3, 5.0])
     weight = rng.dirichlet(np.full(num_draws, concentration))
-    background = stats.norm.logpdf(x, 0, 6).sum(1) if has_background else np.full(num_draws, -np.inf)
-    return em.WeightedSample(x, weight, background)
+    return Sample(x, weight, background=stats.norm.logpdf(x, 0, 6).sum(1) if has_background else None)
 
 
 def make_mixture(rng, family, num_components=2, mass=1.0) -> Mixture:
@@ -126,7 +126,7 @@ def test_low_rank_reaches_the_maximum_of_factor_analysis():
     dim, rank, num_draws = 8, 2, 500
     x = rng.standard_normal((num_draws, rank)) @ rng.standard_normal((rank, dim))
     x = x + rng.standard_normal((num_draws, dim)) * rng.uniform(0.3, 0.7, dim)
-    sample = em.WeightedSample(x, np.full(num_draws, 1 / num_draws), np.full(num_draws, -np.inf))
+    sample = Sample(x, np.full(num_draws, 1 / num_draws))
     start = Mixture.of(Family("normal", "low-rank", rank=rank).components(np.zeros((1, dim)), np.ones((1, dim))))
     fitted = em.fit(start, sample, 1000)
     reference = (
@@ -343,7 +343,7 @@ def test_degrees_of_freedom_are_recovered(df):
     rng = np.random.default_rng(7)
     num_draws, scale = 4000, 1.7
     x = 0.4 + scale * rng.standard_t(df, (num_draws, 1))
-    sample = em.WeightedSample(x, np.full(num_draws, 1 / num_draws), np.full(num_draws, -np.inf))
+    sample = Sample(x, np.full(num_draws, 1 / num_draws))
     start = Mixture.of(FAMILIES["student-full"].components(np.zeros((1, 1)), np.ones((1, 1))))
     fitted = em.fit(start, sample, 200)
     estimate = np.array([fitted.components.location[0, 0], fitted.components.spread.factor[0, 0, 0]])
@@ -370,3 +370,24 @@ def test_prior_counts_like_effective_draws(seed):
     weight = np.exp(log_weight)
     effective = weight.sum() ** 2 / (weight**2).sum()
     np.testing.assert_allclose(em.prior_strength(log_weight, DIM, 2.5), 2.5 * (DIM + 1) / effective)
+
+
+@all_families
+def test_no_background_is_one_of_density_zero(family):
+    rng = np.random.default_rng(8)
+    sample, mixture = make_sample(rng), make_mixture(rng, family)
+    empty = dataclasses.replace(sample, background=np.full(len(sample), -np.inf))
+    for one, other in zip(em.responsibilities(mixture, sample), em.responsibilities(mixture, empty), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert_close(em.fit(mixture, sample, 2), em.fit(mixture, empty, 2), 1e-12)
+
+
+def test_responsibilities_and_the_background_sum_to_one():
+    rng = np.random.default_rng(9)
+    sample, mixture = make_sample(rng, has_background=True), make_mixture(rng, FAMILIES["student-full"], mass=0.6)
+    responsibility, distance, log_density = em.responsibilities(mixture, sample)
+    rest = 0.4 * np.exp(sample.background - log_density)
+    np.testing.assert_allclose(responsibility.sum(0) + rest, 1.0, rtol=1e-12)
+    np.testing.assert_allclose(distance, mixture.components.squared_distance(sample.x), rtol=1e-12)
+    expected = np.logaddexp(mixture.log_prob(sample.x), np.log(0.4) + sample.background)
+    np.testing.assert_allclose(log_density, expected, rtol=1e-12)

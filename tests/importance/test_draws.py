@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from helpers import Known, gaussian, gaussian_log_density, gaussian_mixture, linear_regression, student
+from helpers import Known, compilations, gaussian, gaussian_log_density, gaussian_mixture, linear_regression, student
 from klover.importance import ratios
 from klover.importance.draws import sample_importance, weigh
 from klover.mixtures.components import Family
@@ -342,7 +342,7 @@ def test_tail_index_of_a_function_does_not_see_outside_the_support(getkey):
 @pytest.mark.parametrize("method", ["systematic", "stratified", "residual"])
 def test_resampled_draws_have_equal_weights(getkey, draws, method):
     known, num_draws = gaussian(), 4000
-    x = np.asarray(draws.resample(getkey(), num_draws, method))
+    x = np.asarray(draws.resample_unconstrained(getkey(), num_draws, method))
     assert x.shape == (num_draws, 3)
     assert set(map(tuple, x)) <= set(map(tuple, np.asarray(draws.x)))
     standard_error = np.sqrt(np.diagonal(known.covariance) * (1 / num_draws + 1 / draws.ess))
@@ -350,11 +350,130 @@ def test_resampled_draws_have_equal_weights(getkey, draws, method):
 
 
 def test_resampled_draws_without_replacement_are_distinct(getkey, draws):
-    x = np.asarray(draws.resample(getkey(), 500, "without-replacement"))
+    x = np.asarray(draws.resample_unconstrained(getkey(), 500, "without-replacement"))
     assert len(set(map(tuple, x))) == 500
     assert set(map(tuple, x)) <= set(map(tuple, np.asarray(draws.x)))
     with pytest.raises(ValueError, match="num_draws must be at most the 8000 draws of positive weight"):
         draws.resample(getkey(), 8001, "without-replacement")
+
+
+def on_host(mixture: Mixture) -> Mixture:
+    return jax.tree.map(np.asarray, mixture)
+
+
+def positive_target(**choices) -> Target:
+    """Take a log rate and two weights, read as a rate and the weights."""
+    return Target(
+        lambda at: -0.5 * ((at["log_rate"] - 0.4) ** 2 + jnp.sum(at["weight"] ** 2)),
+        {"log_rate": 0.0, "weight": np.zeros(2)},
+        constrain=lambda at: {"rate": jnp.exp(at["log_rate"]), "weight": at["weight"]},
+        **choices,
+    )
+
+
+@pytest.mark.parametrize("convert", [on_host, lambda mixture: mixture], ids=["host", "compiled"])
+def test_resampled_values_are_constrained_and_have_names(convert):
+    proposal = convert(normal_around([0.4, 0.0, 0.0], 1.3 * np.eye(3)))
+    draws = sample_importance(0, positive_target(), proposal, 4000)
+    x, values = draws.resample_unconstrained(5, 300), draws.resample(5, 300)
+    assert {name: array.shape for name, array in values.items()} == {"rate": (300,), "weight": (300, 2)}
+    assert all(isinstance(array, np.ndarray) for array in values.values())
+    np.testing.assert_allclose(values["rate"], np.exp(x[:, 0]), rtol=1e-14)
+    np.testing.assert_array_equal(values["weight"], x[:, 1:])
+    assert np.any(values["rate"] != draws.resample(6, 300)["rate"])
+
+
+def test_numbers_that_the_user_has_named_are_resampled_by_these_names():
+    target = positive_target(names=["rate", "left", "right"])
+    draws = sample_importance(0, target, on_host(normal_around([0.4, 0.0, 0.0], np.eye(3))), 100)
+    values = draws.resample(1, 10)
+    assert list(values) == ["rate", "left", "right"]
+    np.testing.assert_array_equal(values["right"], draws.resample_unconstrained(1, 10)[:, 2])
+
+
+def test_a_single_array_is_called_x(draws):
+    (name, values), *others = draws.resample(1, 10).items()
+    assert (name, others) == ("x", [])
+    np.testing.assert_array_equal(values, draws.resample_unconstrained(1, 10))
+
+
+def test_both_libraries_weigh_alike():
+    known = gaussian_mixture()
+    location = np.array([[-3.0, 0.0], [3.0, 1.0]])
+    proposal = Mixture.of(Family("student", df=5.0).components(location, np.full((2, 2), 1.5)))
+    host = sample_importance(0, known.target, proposal, 2000)
+    assert all(isinstance(leaf, np.ndarray) for leaf in (host.x, host.log_p, host.log_q, host.log_weight, host.control))
+    compiled = weigh(known.target, host.x, host.log_q, jax.tree.map(jnp.asarray, proposal))
+    for name in ("log_p", "log_weight", "pareto_k", "control", "log_evidence", "log_evidence_se", "ess", "forward_kl"):
+        np.testing.assert_allclose(getattr(host, name), getattr(compiled, name), rtol=1e-6, atol=1e-6, err_msg=name)
+    for function in (lambda x: jnp.sum(x**2), lambda x: {"is_left": x[0] < 0, "both": (x, jnp.exp(x))}):
+        leaves = zip(*map(jax.tree.leaves, (host.expectation(function), compiled.expectation(function))), strict=True)
+        for found, expected in leaves:
+            np.testing.assert_allclose(found, expected, rtol=1e-8)
+    k = [draws.function_pareto_k(lambda x: x[0]) for draws in (host, compiled)]
+    np.testing.assert_allclose(*k, rtol=1e-8)
+    assert abs(host.log_evidence - known.log_evidence) < 5 * host.log_evidence_se
+
+
+def test_the_key_decides_on_the_host():
+    known = gaussian(2)
+    proposal = on_host(student_around(known.mean, known.covariance))
+    first, again, other = (sample_importance(key, known.target, proposal, 50) for key in (3, jax.random.key(3), 4))
+    np.testing.assert_array_equal(first.x, again.x)
+    assert not np.isin(first.x, other.x).any()
+
+
+def test_a_traced_key_draws_in_a_program_from_any_mixture():
+    known = gaussian(2)
+    proposal = student_around(known.mean, 1.2 * known.covariance)
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def answer(mixture):
+        def run(key):
+            draws = sample_importance(key, known.target, mixture, 200)
+            return draws.log_evidence, draws.resample(key, 5)
+
+        return jax.jit(jax.vmap(run))(keys)
+
+    on_device, captured = answer(proposal), answer(on_host(proposal))
+    assert captured[1]["x"].shape == (3, 5, 2)
+    for found, expected in zip(*map(jax.tree.leaves, (captured, on_device)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_results_on_the_host_compile_the_target_and_the_functions_of_the_user_alone():
+    known = gaussian()
+    proposal = on_host(student_around(known.mean, 1.2 * known.covariance))
+    with compilations() as first:
+        sample_importance(0, known.target, proposal, 500)
+    # Keys are made by programs of their own.
+    assert {name for name in first if "_values" in name} == {"jit(_values)"}
+    with compilations() as later:
+        draws = sample_importance(1, known.target, proposal, 3000)
+        assert draws.ess > 500
+        draws.resample(2, 100)
+        draws.resample(3, 100, "residual")
+        draws.initial_positions(4, 5)
+    assert later == []
+    with compilations() as own:
+        draws.expectation(lambda x: {"first": x, "second": jnp.outer(x, x)})
+        draws.function_pareto_k(lambda x: jnp.sum(x**2))
+    assert len(own) == 2
+
+
+def test_functions_that_jax_cannot_trace_are_called_draw_by_draw(draws):
+    mean, error = draws.expectation(lambda x: {"first": float(x[0]) ** 2, "all": np.asarray(x)})
+    traced = draws.expectation(lambda x: {"first": x[0] ** 2, "all": x})
+    np.testing.assert_allclose((mean["first"], error["first"]), [figure["first"] for figure in traced])
+    np.testing.assert_allclose(mean["all"], traced[0]["all"])
+
+
+def test_a_function_sees_what_it_has_captured_now(draws):
+    threshold = [0.0]
+    for value in (0.0, 1.0):
+        threshold[0] = value
+        expected = np.exp(draws.log_weight) @ (np.asarray(draws.x)[:, 0] > value)
+        np.testing.assert_allclose(draws.expectation(lambda x: x[0] > threshold[0])[0], expected, rtol=1e-10)
 
 
 def test_weigh_takes_draws_of_any_proposal():

@@ -17,12 +17,26 @@ def counts(index, num_weights: int) -> np.ndarray:
     return np.bincount(np.asarray(index), minlength=num_weights)
 
 
+NUM_REPEATS = {"host": 2000, "compiled": 20_000}
+
+
+def many(where: str, take) -> np.ndarray:
+    """Resample many times: by one generator on the host, or by as many keys in one program."""
+    if where == "host":
+        generator = np.random.default_rng(0)
+        return np.stack([take(generator) for _ in range(NUM_REPEATS[where])])
+    return np.asarray(jax.jit(jax.vmap(take))(jax.random.split(jax.random.key(0), NUM_REPEATS[where])))
+
+
+BOTH = pytest.mark.parametrize("where", NUM_REPEATS)
+
+
+@BOTH
 @pytest.mark.parametrize("method", WITH_REPLACEMENT)
 @pytest.mark.parametrize("num_draws", [1, 7, 50])
-def test_counts_are_unbiased(getkey, method, num_draws):
-    num_repeats = 4000
-    draw = jax.jit(jax.vmap(lambda key: resampling.resample(key, LOG_WEIGHT, num_draws, method)))
-    index = draw(jax.random.split(getkey(), num_repeats))
+def test_counts_are_unbiased(where, method, num_draws):
+    index = many(where, lambda source: resampling.METHODS[method](source, LOG_WEIGHT, num_draws))
+    num_repeats = len(index)
     count = np.stack([counts(row, len(WEIGHT)) for row in index])
     error = np.std(count, axis=0) / np.sqrt(num_repeats)
     # A count that never varies is either exact or so rare that its error is below one event in all repeats.
@@ -60,8 +74,10 @@ def test_equal_weights_keep_every_draw(getkey, method):
 
 @pytest.mark.parametrize("method", WITH_REPLACEMENT)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_many_draws_never_take_one_of_weight_zero(getkey, method, dtype):
-    log_weight = jnp.where(jnp.arange(100_001) % 3 == 1, 0.0, -jnp.inf).astype(dtype).at[1].set(5.0)
+@pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
+def test_many_draws_never_take_one_of_weight_zero(getkey, method, dtype, xp):
+    place = np.arange(100_001)
+    log_weight = xp.asarray(np.where(place % 3 == 1, np.where(place == 1, 5.0, 0.0), -np.inf).astype(dtype))
     index = np.asarray(resampling.resample(getkey(), log_weight, 200_000, method))
     assert index.min() >= 0
     assert index.max() < log_weight.shape[0]
@@ -88,11 +104,11 @@ def test_without_replacement_is_distinct(getkey):
     np.testing.assert_array_equal(np.sort(index), np.flatnonzero(WEIGHT))
 
 
-def test_without_replacement_takes_in_proportion_to_what_is_left(getkey):
-    num_repeats = 20_000
+@BOTH
+def test_without_replacement_takes_in_proportion_to_what_is_left(where):
     weight = np.array([0.5, 0.3, 0.2])
-    take = jax.jit(jax.vmap(lambda key: resampling.without_replacement(key, np.log(weight), 2)))
-    index = np.asarray(take(jax.random.split(getkey(), num_repeats)))
+    index = many(where, lambda source: resampling.without_replacement(source, np.log(weight), 2))
+    num_repeats = len(index)
     for first in range(3):
         for second in set(range(3)) - {first}:
             expected = weight[first] * weight[second] / (1 - weight[first])
@@ -101,13 +117,26 @@ def test_without_replacement_takes_in_proportion_to_what_is_left(getkey):
 
 
 @pytest.mark.parametrize("method", resampling.METHODS)
-def test_the_key_decides(getkey, method):
-    key, log_weight = getkey(), np.linspace(0, 1, 50)
+@pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
+def test_the_key_decides(getkey, method, xp):
+    key, log_weight = getkey(), xp.linspace(0, 1, 50)
     index = resampling.resample(key, log_weight, 20, method)
     assert index.shape == (20,)
+    assert isinstance(index, np.ndarray if xp is np else jax.Array)
     assert jnp.issubdtype(index.dtype, jnp.integer)
+    seeded = (resampling.resample(seed, log_weight, 20, method) for seed in (5, jax.random.key(5)))
+    np.testing.assert_array_equal(*seeded)
     np.testing.assert_array_equal(index, resampling.resample(key, log_weight, 20, method))
     assert np.any(np.asarray(index) != resampling.resample(getkey(), log_weight, 20, method))
+
+
+@pytest.mark.parametrize("method", resampling.METHODS)
+@pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
+def test_draws_come_in_random_order(method, xp):
+    # Of a permutation of 0, ..., 199 half of the neighbours ascend, with a variance of 201 / 12.
+    index = np.asarray(resampling.resample(0, xp.zeros(200), 200, method))
+    np.testing.assert_array_equal(np.sort(index), np.arange(200))
+    assert abs(np.sum(np.diff(index) > 0) - 199 / 2) < 5 * np.sqrt(201 / 12)
 
 
 @pytest.mark.parametrize("method", resampling.METHODS)

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from klover.refinement.judgement import judge_carried, judge_fit
 
 import klover
 from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
-from klover.refinement.judgement import judge_carried, judge_fit
+from klover.refinement.defence import most_components
 from klover.refinement.pool import Pool
-from klover.refinement.rounds import most_components
 from klover.refinement.state import Context, RoundInfo, State
 from klover.targets.evaluator import Evaluator
 from klover.verdict.status import Status

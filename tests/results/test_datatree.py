@@ -71,7 +71,7 @@ def fit():
 
 @pytest.fixture(scope="module")
 def tree(fit):
-    return fit.to_datatree(jax.random.key(3), num_draws=500, predictive=True)
+    return fit.to_datatree(500, key=3, predictive=True)
 
 
 def test_groups_and_names(tree):
@@ -153,7 +153,7 @@ def test_attributes(tree, fit):
 
 
 def test_equal_keys_give_equal_trees(fit):
-    trees = [fit.to_datatree(key, 50, True) for key in (None, None, jax.random.key(5))]
+    trees = [fit.to_datatree(50, key, True) for key in (0, jax.random.key(0), 5)]
     assert trees[0].identical(trees[1])
     assert not trees[0].identical(trees[2])
 

@@ -8,12 +8,12 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import linear_regression
+from helpers import compilations, linear_regression
 from klover.importance import psis
 from klover.importance.draws import sample_importance, weigh
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
-from klover.results.fit import Fit
+from klover.results.fit import Fit, load
 from klover.results.summary import weighted_quantile
 from klover.targets.target import Target
 from klover.verdict.judge import judge
@@ -131,6 +131,60 @@ def test_more_draws(fit, known, getkey):
     assert not np.any(np.isin(draws.x, fit.draws.x))
     with pytest.raises(ValueError, match="num_draws must be a whole number of at least 2"):
         fit.importance(key, 1)
+
+
+@pytest.fixture(scope="module")
+def rates():
+    """Return a fit of a log-normal rate and of two weights."""
+    target = Target(
+        lambda at: -0.5 * (((at["log_rate"] - 0.5) / 0.3) ** 2 + jnp.sum(at["weight"] ** 2)),
+        {"log_rate": 0.0, "weight": np.zeros(2)},
+        constrain=lambda at: {"rate": jnp.exp(at["log_rate"]), "weight": at["weight"]},
+    )
+    spread = np.array([[0.1, 1.2, 1.2]])
+    mixture = Mixture.of(Family("normal").components(np.array([[0.5, 0.0, 0.0]]), spread))
+    draws = sample_importance(0, target, mixture, 4000)
+    return Fit(target, mixture, draws, {}, judge(draws))
+
+
+def test_posterior_draws_are_named_and_constrained(rates):
+    values = rates.posterior(2000)
+    assert {name: array.shape for name, array in values.items()} == {"rate": (2000,), "weight": (2000, 2)}
+    assert all(isinstance(array, np.ndarray) for array in values.values())
+    law = scipy.stats.lognorm(0.3, scale=np.exp(0.5))
+    assert abs(values["rate"].mean() - law.mean()) < 5 * law.std() * np.sqrt(1 / 2000 + 1 / rates.ess)
+    for key in (0, jax.random.key(0)):
+        np.testing.assert_array_equal(rates.posterior(2000, key)["rate"], values["rate"])
+    assert np.any(rates.posterior(2000, 1)["rate"] != values["rate"])
+    assert len(rates.posterior()["rate"]) == 4000
+
+
+def test_posterior_draws_as_a_table(rates):
+    pandas = pytest.importorskip("pandas")
+    table = rates.to_pandas(500, key=3)
+    assert isinstance(table, pandas.DataFrame)
+    assert list(table.columns) == list(rates.target.names) == ["rate", "weight[0]", "weight[1]"]
+    values = rates.posterior(500, key=3)
+    np.testing.assert_array_equal(table["rate"], values["rate"])
+    np.testing.assert_array_equal(table["weight[1]"], values["weight"][:, 1])
+
+
+def test_posterior_draws_of_a_fit_that_was_loaded_without_its_target(rates, tmp_path):
+    rates.save(tmp_path / "fit.klover")
+    again = load(tmp_path / "fit.klover")
+    np.testing.assert_array_equal(again.posterior(100, 2)["weight"], rates.posterior(100, 2)["weight"])
+    np.testing.assert_array_equal(again.posterior(100, 2)["rate"], rates.posterior(100, 2)["rate"])
+
+
+def test_summaries_and_draws_of_a_positive_quantity_share_one_program(rates):
+    jax.clear_caches()
+    key = jax.random.key(0)
+    with compilations() as programs:
+        rates.summary()
+        rates.posterior(100, key)
+        rates.posterior(1500, key)
+        rates.draws.initial_positions(key, 3, constrained=True)
+    assert programs == ["jit(_positions)"]
 
 
 def standard_normal_fit(target: Target, num_draws: int = 100) -> Fit:

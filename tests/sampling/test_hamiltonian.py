@@ -1,4 +1,4 @@
-import functools
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +10,30 @@ from scipy import stats
 
 from helpers import correlated_covariance, gaussian
 from klover import Target
-from klover.fitting import growth
-from klover.fitting.sample import equal
-from klover.importance.ratios import effective_sample_size
 from klover.mixtures.components import COVARIANCES, TAILS, Family
 from klover.mixtures.mixture import Mixture
-from klover.sampling import hamiltonian, tempering
-from klover.sampling.hamiltonian import TARGET, Bridge, Particles, log_prob_and_gradient, move, place, systematic
-from klover.sampling.tempering import carry, excursion
+from klover.mixtures.scale import Diagonal
+from klover.sampling import hamiltonian
+from klover.sampling.hamiltonian import (
+    STEP_RANGE,
+    Bridge,
+    Metric,
+    Particles,
+    accept,
+    adapt,
+    log_prob_and_gradient,
+    move,
+    place,
+    trajectory,
+)
 from klover.targets.evaluator import Evaluator
+from klover.tuning import Moves
 
 NAMES = [f"{tail}-{covariance}" for tail in TAILS for covariance in COVARIANCES]
 EACH_FAMILY = pytest.mark.parametrize("name", NAMES)
 WITH_AND_WITHOUT = pytest.mark.parametrize("has_gradient", [True, False], ids=["gradient", "walk"])
+BOTH = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
+MOVES = Moves()
 DIM = 2
 SIGNIFICANCE = 1e-6
 
@@ -41,16 +52,14 @@ def evaluator_of(target: Target, has_gradient: bool = True) -> Evaluator:
     return evaluator
 
 
-def stay(kernel: Mixture, now: Particles) -> Mixture:
-    return kernel
+def at(evaluator: Evaluator, bridge: Bridge):
+    """Return what a trajectory asks for at points: log density and gradient of the bridge, and the particles."""
 
+    def evaluate(points):
+        placed = place(evaluator, points)
+        return *bridge(placed), placed
 
-def follow(kernel: Mixture, now: Particles) -> Mixture:
-    return growth.fit(kernel, equal(now.x, now.log_p), num_steps=3)
-
-
-def wide_start(location: float = 3.0, scale: float = 10.0) -> Mixture:
-    return Mixture.of(Family("student").components(np.full((1, DIM), location), np.full((1, DIM), scale**2)))
+    return evaluate
 
 
 @EACH_FAMILY
@@ -116,32 +125,10 @@ def test_bridge_is_the_geometric_mean(beta):
 
 def test_target_is_the_bridge_at_its_end():
     placed = place(evaluator_of(gaussian(DIM).target), np.ones((3, DIM)))
-    for bridge in (TARGET, Bridge(1.0, make_mixture())):
+    for bridge in (Bridge(), Bridge(1.0, make_mixture())):
         value, gradient = bridge(placed)
         np.testing.assert_array_equal(value, placed.log_p)
         np.testing.assert_array_equal(gradient, placed.gradient)
-
-
-@given(
-    weights=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8).filter(lambda weights: sum(weights) > 0.1),
-    num=st.integers(1, 200),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_systematic_resampling_counts_differ_from_expectation_by_less_than_one(weights, num, seed):
-    weights = np.array(weights)
-    index = systematic(np.random.default_rng(seed), weights, num)
-    counts = np.bincount(index, minlength=len(weights))
-    assert (len(index), len(counts)) == (num, len(weights))
-    assert np.all(np.abs(counts - num * weights / weights.sum()) < 1 + 1e-9)
-    np.testing.assert_array_equal(counts[weights == 0], 0)
-
-
-def test_systematic_resampling_is_right_on_average():
-    weights, num_seeds = np.array([0.1, 2.3, 0.0, 0.6]), 500
-    counts = np.stack(
-        [np.bincount(systematic(np.random.default_rng(seed), weights, 5), minlength=4) for seed in range(num_seeds)]
-    )
-    assert np.all(np.abs(counts.mean(0) - 5 * weights / weights.sum()) <= 5 * counts.std(0) / np.sqrt(num_seeds))
 
 
 NUM = 4000
@@ -161,29 +148,37 @@ def test_trajectories_can_be_run_backwards(name, beta):
     begun, momentum = place(evaluator, generator.standard_normal((20, DIM))), generator.standard_normal((20, DIM))
     spread = kernel.components.spread.gather(generator.integers(0, 3, 20))
     size = generator.uniform(0.05, 0.3, (20, 1))
-    path = functools.partial(hamiltonian._trajectory, evaluator, bridge, spread=spread, size=size)
-    there, log_density, slope, final = path(begun, bridge(begun)[1], momentum)
+
+    def path(found, momentum):
+        return trajectory(at(evaluator, bridge), found[2].x, momentum, found, spread, size, MOVES.num_leapfrogs)
+
+    x, final, found = path((*bridge(begun), begun), momentum)
+    log_density, slope, there = found
+    np.testing.assert_array_equal(there.x, x)
     np.testing.assert_allclose(log_density, bridge(there)[0], rtol=1e-12)
     np.testing.assert_allclose(slope, bridge(there)[1], rtol=1e-12)
     assert np.median(np.linalg.norm(there.x - begun.x, axis=1)) > 0.1
-    back, _, _, reversed_momentum = path(there, slope, -final)
-    np.testing.assert_allclose(back.x, begun.x, atol=1e-10)
+    back, reversed_momentum, _ = path(found, -final)
+    np.testing.assert_allclose(back, begun.x, atol=1e-10)
     np.testing.assert_allclose(reversed_momentum, -momentum, atol=1e-10)
 
 
 def test_every_trajectory_begins_with_the_slope_at_its_start(monkeypatch):
     known, generator, bridge = gaussian(DIM), np.random.default_rng(7), Bridge(0.6, make_mixture(seed=5))
     evaluator, starts = evaluator_of(known.target), []
-    follow_path = hamiltonian._trajectory
 
-    def watched(evaluator, bridge, start, slope, *rest):
+    def watched(evaluate, x, momentum, found, *rest):
+        log_density, slope, start = found
+        np.testing.assert_array_equal(start.x, x)
+        np.testing.assert_allclose(log_density, bridge(start)[0], rtol=1e-12)
         np.testing.assert_allclose(slope, bridge(start)[1], rtol=1e-12)
-        starts.append(start.x)
-        return follow_path(evaluator, bridge, start, slope, *rest)
+        starts.append(x)
+        return trajectory(evaluate, x, momentum, found, *rest)
 
-    monkeypatch.setattr(hamiltonian, "_trajectory", watched)
+    monkeypatch.setattr(hamiltonian, "trajectory", watched)
     begun = place(evaluator, generator.multivariate_normal(known.mean, known.covariance, 50))
-    move(generator, evaluator, make_mixture(seed=3), Particles(begun.x, begun.log_p, begun.gradient, 2.0), bridge, 6)
+    begun = Particles(begun.x, begun.log_p, begun.gradient, 2.0)
+    move(generator, evaluator, make_mixture(seed=3), begun, MOVES, bridge, 6)
     stayed = np.mean([np.all(one == other, axis=1) for one, other in zip(starts[:-1], starts[1:], strict=True)])
     assert 0.1 < stayed < 0.9
 
@@ -195,10 +190,9 @@ def test_energy_is_kept_to_second_order_in_the_step():
     spread = kernel.components.spread.gather(generator.integers(0, 3, 20))
 
     def drift(size):
-        steps = np.full((20, 1), size)
-        _, log_density, _, final = hamiltonian._trajectory(
-            evaluator, TARGET, begun, begun.gradient, momentum, spread, steps
-        )
+        found = (begun.log_p, begun.gradient, begun)
+        evaluate, steps = at(evaluator, Bridge()), np.full((20, 1), size)
+        _, final, (log_density, _, _) = trajectory(evaluate, begun.x, momentum, found, spread, steps, 5)
         return np.abs(log_density - begun.log_p + 0.5 * ((momentum**2).sum(1) - (final**2).sum(1))).max()
 
     # The error of the energy goes with the square of the step, times the time that has passed.
@@ -214,7 +208,7 @@ def test_moves_leave_a_gaussian_as_it_is(name, has_gradient):
     evaluator = evaluator_of(known.target, has_gradient)
     begun = place(evaluator, known.mean + generator.standard_normal((NUM, DIM)) @ root.T)
     kernel = make_mixture(name, seed=3)
-    moved = move(generator, evaluator, kernel, begun, num_moves=12)
+    moved = move(generator, evaluator, kernel, begun, MOVES, num_moves=12)
     # Each particle is a chain of its own, so that in the end there are as many independent draws as in the beginning.
     whitened = np.linalg.solve(root, (moved.x - known.mean).T)
     assert_uniform(stats.norm.cdf(whitened))
@@ -248,7 +242,7 @@ def test_moves_leave_a_student_mixture_as_it_is(has_gradient, weights):
     begun = place(
         evaluator, np.concatenate([truth.components.draw(generator, k, int((slot == k).sum())) for k in range(3)])
     )
-    moved = move(generator, evaluator, make_mixture("normal-full", weights, 3.0, seed=7), begun, num_moves=12)
+    moved = move(generator, evaluator, make_mixture("normal-full", weights, 3.0, seed=7), begun, MOVES, num_moves=12)
     assert_uniform(marginal_cdf(truth, moved.x))
     delta = moved.x - truth.mean()
     products = delta[:, :, None] * delta[:, None, :]
@@ -271,7 +265,7 @@ def test_moves_leave_the_bridge_as_it_is(has_gradient, beta):
         precision, shift = precision + (1 - beta) * own, shift + (1 - beta) * own @ other.components.location[0]
     mean, root = np.linalg.solve(precision, shift), np.linalg.cholesky(np.linalg.inv(precision))
     begun = place(evaluator, mean + generator.standard_normal((NUM, DIM)) @ root.T)
-    moved = move(generator, evaluator, make_mixture(seed=3), begun, Bridge(beta, q), 12)
+    moved = move(generator, evaluator, make_mixture(seed=3), begun, MOVES, Bridge(beta, q), 12)
     whitened = np.linalg.solve(root, (moved.x - mean).T)
     assert_uniform(stats.norm.cdf(whitened))
     assert_uniform(stats.chi2(DIM).cdf((whitened**2).sum(0)))
@@ -287,7 +281,7 @@ def test_moves_that_are_mostly_rejected_leave_a_gaussian_as_it_is(has_gradient):
     for _ in range(4):
         # The step would adapt.
         before = Particles(now.x, now.log_p, now.gradient, 1.5)
-        now = move(generator, evaluator, kernel, before, num_moves=2)
+        now = move(generator, evaluator, kernel, before, MOVES, num_moves=2)
     whitened = np.linalg.solve(root, (now.x - known.mean).T)
     assert_uniform(stats.norm.cdf(whitened))
     assert_uniform(stats.chi2(DIM).cdf((whitened**2).sum(0)))
@@ -298,7 +292,7 @@ def test_moves_do_not_leave_the_support(has_gradient):
     target = Target(lambda x: jnp.where(jnp.all(x > 0), -jnp.sum(x), -jnp.inf), jnp.ones(DIM))
     generator, evaluator = np.random.default_rng(3), evaluator_of(target, has_gradient)
     begun = place(evaluator, generator.exponential(size=(NUM, DIM)))
-    moved = move(generator, evaluator, make_mixture("normal-full"), begun, num_moves=12)
+    moved = move(generator, evaluator, make_mixture("normal-full"), begun, MOVES, num_moves=12)
     assert_uniform(stats.expon.cdf(moved.x).T)
 
 
@@ -306,7 +300,7 @@ def test_diverging_trajectories_of_many_particles_are_rejected_in_silence():
     target = Target(lambda x: -jnp.sum(x**4), jnp.zeros(DIM))
     generator, evaluator = np.random.default_rng(4), evaluator_of(target)
     begun = place(evaluator, 3 + generator.standard_normal((600, DIM)))
-    moved = move(generator, evaluator, make_mixture("normal-full"), begun, num_moves=2)
+    moved = move(generator, evaluator, make_mixture("normal-full"), begun, MOVES, num_moves=2)
     assert np.all(np.isfinite(moved.x))
     assert np.all(np.isfinite(moved.log_p))
 
@@ -319,134 +313,106 @@ def test_the_step_adapts_to_a_fair_rate_of_acceptance(step, has_gradient):
     kernel = Mixture.of(Family("normal").components(known.mean[None], known.covariance[None]))
     begun = place(evaluator, generator.multivariate_normal(known.mean, known.covariance, 200))
     begun = Particles(begun.x, begun.log_p, begun.gradient, step)
-    moved = move(generator, evaluator, kernel, begun, num_moves=60)
+    moved = move(generator, evaluator, kernel, begun, MOVES, num_moves=60)
     assert 0.3 < moved.step <= 2.0
 
 
-@given(scale=st.floats(0.01, 1e4), seed=st.integers(0, 2**32 - 1))
-def test_a_stride_leaves_half_of_the_particles_effective(scale, seed):
-    change = scale * np.random.default_rng(seed).normal(size=100)
-    stride = tempering.stride(change)
-    assert 0 < stride <= 1
-    effective = effective_sample_size(stride * change)
-    assert effective >= 50 - 1e-6
-    assert stride == 1 or effective == pytest.approx(50, abs=1e-3)
+@BOTH
+@given(
+    log_ratio=st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=6), seed=st.integers(0, 99)
+)
+def test_metropolis_takes_what_the_ratio_allows_and_refuses_what_is_no_number(xp, log_ratio, seed):
+    log_ratio, uniform = np.array(log_ratio), np.random.default_rng(seed).uniform(size=len(log_ratio))
+    taken, rate = accept(xp.asarray(log_ratio), xp.asarray(uniform))
+    usable = np.where(np.isnan(log_ratio) | (log_ratio == np.inf), -np.inf, log_ratio)
+    np.testing.assert_array_equal(taken, uniform < np.exp(np.minimum(usable, 0.0)))
+    np.testing.assert_allclose(rate, np.minimum(np.exp(np.minimum(usable, 0.0)), 1.0).mean(), rtol=1e-12)
 
 
-NUM_SEEDS = 6
+def test_metropolis_takes_moves_at_the_rate_of_their_ratios():
+    log_ratio, num = np.log([1e-300, 0.2, 0.9, 3.0]), 20_000
+    taken = accept(np.tile(log_ratio, num), np.random.default_rng(0).uniform(size=4 * num))[0].reshape(num, 4).mean(0)
+    expected = np.array([0.0, 0.2, 0.9, 1.0])
+    assert np.all(np.abs(taken - expected) <= 5 * np.sqrt(expected * (1 - expected) / num))
 
 
-@functools.cache
-def carried(has_gradient: bool) -> tuple[np.ndarray, np.ndarray]:
-    known, wide = gaussian(DIM), wide_start()
-    evidence, x = [], []
-    for seed in range(NUM_SEEDS):
-        generator, evaluator = np.random.default_rng(seed), evaluator_of(known.target, has_gradient)
-        draws = wide.draw(generator, 1024)
-        now, log_evidence = carry(generator, evaluator, wide, draws, evaluator.values(draws), 512, follow)
-        evidence.append(log_evidence - known.log_evidence)
-        x.append(now.x)
-    return np.array(evidence), np.array(x)
+@BOTH
+def test_a_step_grows_and_shrinks_to_its_goal_and_within_its_range(xp):
+    for rate, goal in ((0.9, 0.7), (0.7, 0.7), (0.1, 0.7)):
+        assert float(adapt(0.5, xp.asarray(rate), goal)) == pytest.approx(0.5 * np.exp(rate - goal))
+    lowest, highest = STEP_RANGE
+    assert float(adapt(highest, xp.asarray(1.0), 0.3)) == highest
+    assert float(adapt(lowest, xp.asarray(0.0), 0.7)) == lowest
+
+
+@pytest.mark.parametrize("num_leapfrogs", [0, 1, 7])
+def test_trajectories_of_numpy_and_jax_are_the_same(num_leapfrogs):
+    generator = np.random.default_rng(0)
+    x, momentum = generator.normal(size=(2, 20, DIM))
+    size = generator.uniform(0.05, 0.3, (20, 1))
+    matrix = np.linalg.inv(correlated_covariance(DIM))
+    spread = make_mixture().components.spread.gather(generator.integers(0, 3, 20))
+
+    def evaluate(points):
+        return -0.5 * ((points @ matrix) * points).sum(1), -points @ matrix, points[:, 0]
+
+    expected = trajectory(evaluate, x, momentum, evaluate(x), spread, size, num_leapfrogs)
+    device = jax.tree.map(jnp.asarray, (x, momentum, evaluate(x), spread, size))
+    found = jax.jit(lambda *given, num: trajectory(evaluate, *given, num), static_argnames="num")(
+        *device, num=num_leapfrogs
+    )
+    traced = jax.jit(lambda num, *given: trajectory(evaluate, *given, num))(jnp.asarray(num_leapfrogs), *device)
+    for ours in (found, traced):
+        for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_spreads_are_metrics():
+    for name in NAMES:
+        assert isinstance(make_mixture(name).components.spread.gather(np.zeros(3, int)), Metric)
+    assert isinstance(Diagonal(np.ones((3, DIM))), Metric)
 
 
 @WITH_AND_WITHOUT
-def test_carried_particles_give_the_evidence(has_gradient):
-    error, _ = carried(has_gradient)
-    assert np.all(np.abs(error) < 5 * error.std(ddof=1))
-    assert error.std(ddof=1) < 0.2
-    # The evidence itself, not its logarithm, is estimated without bias.
-    ratio = np.exp(error)
-    assert abs(ratio.mean() - 1) < 5 * ratio.std(ddof=1) / np.sqrt(NUM_SEEDS)
-
-
-@WITH_AND_WITHOUT
-def test_carried_particles_have_the_moments_of_the_target(has_gradient):
-    known, (_, x) = gaussian(DIM), carried(has_gradient)
-    assert x.shape == (NUM_SEEDS, 512, DIM)
-    delta = x - known.mean
-    for values, expected in (
-        (delta.mean(1), 0.0),
-        (np.einsum("sni,snj->sij", delta, delta) / 512, known.covariance),
-    ):
-        error = values.std(0, ddof=1) / np.sqrt(NUM_SEEDS)
-        assert np.all(np.abs(values.mean(0) - expected) < 5 * error)
-
-
-def test_carrying_from_the_target_itself_takes_one_step():
+def test_moves_cost_what_the_tuning_says(has_gradient):
     known, generator = gaussian(DIM), np.random.default_rng(0)
-    exact = Mixture.of(Family("normal").components(known.mean[None], known.covariance[None]))
-    evaluator, draws = evaluator_of(known.target), exact.draw(generator, 100)
-    log_p = np.asarray(known.target.log_prob(draws))
-    now, log_evidence = carry(generator, evaluator, exact, draws, log_p, 50, stay)
-    assert log_evidence == pytest.approx(known.log_evidence, abs=1e-9)
-    assert len(now.x) == 50
-    assert evaluator.num_evaluations == 50 * (1 + hamiltonian.NUM_MOVES * hamiltonian.NUM_LEAPFROGS)
+    evaluator = evaluator_of(known.target, has_gradient)
+    begun = place(evaluator, generator.standard_normal((30, DIM)))
+    for tuning, asked, num_moves, num_leapfrogs in (
+        (MOVES, {}, MOVES.num_moves, MOVES.num_leapfrogs),
+        (Moves(num_moves=2, num_leapfrogs=3), {}, 2, 3),
+        (MOVES, {"num_moves": 3, "num_leapfrogs": 7}, 3, 7),
+        (MOVES, {"num_moves": 0}, 0, 0),
+    ):
+        before = evaluator.num_evaluations
+        moved = move(generator, evaluator, make_mixture(), begun, tuning, **asked)
+        expected = 30 * num_moves * (num_leapfrogs if has_gradient else 1)
+        assert evaluator.num_evaluations - before == expected
+        assert (num_moves == 0) == np.array_equal(moved.x, begun.x)
 
 
-def test_draws_outside_the_support_are_left_behind():
-    target = Target(lambda x: jnp.where(x[0] > 0, -0.5 * jnp.sum(x**2), -jnp.inf), jnp.ones(DIM))
-    error = []
-    for seed in range(NUM_SEEDS):
-        generator, evaluator, wide = np.random.default_rng(seed), evaluator_of(target), wide_start(0.0, 4.0)
-        draws = wide.draw(generator, 1024)
-        now, log_evidence = carry(generator, evaluator, wide, draws, evaluator.values(draws), 512, stay)
-        error.append(log_evidence - np.log(np.pi))
-        assert np.all(now.x[:, 0] > 0)
-    error = np.array(error)
-    assert np.all(np.abs(error) < 5 * error.std(ddof=1))
-    assert error.std(ddof=1) < 0.2
-
-
-@pytest.mark.parametrize(("hottest", "refit"), [(0.2, follow), (0.5, stay)], ids=["follow", "stay"])
-def test_an_excursion_keeps_the_moments_of_a_gaussian(hottest, refit):
-    known, num_seeds, num = gaussian(DIM), 6, 512
-    kernel = Mixture.of(Family("student").components(known.mean[None], known.covariance[None]))
-    values = []
-    for seed in range(num_seeds):
-        generator, evaluator = np.random.default_rng(seed), evaluator_of(known.target)
-        begun = place(evaluator, generator.multivariate_normal(known.mean, known.covariance, num))
-        ended = excursion(generator, evaluator, kernel, begun, hottest, refit)
-        delta = ended.x - known.mean
-        values.append(np.concatenate([delta.mean(0), (delta.T @ delta / num - known.covariance).ravel()]))
-        assert np.median(np.linalg.norm(ended.x - begun.x, axis=1)) > 0.5
-    values = np.array(values)
-    assert np.all(np.abs(values.mean(0)) < 5 * values.std(0, ddof=1) / np.sqrt(num_seeds))
-
-
-def test_an_excursion_cools_by_the_right_weights(monkeypatch):
-    # In place of moves: exact draws on the way up, and nothing on the way down.
-    known, generator, betas = gaussian(DIM), np.random.default_rng(0), []
+def test_steps_that_enter_necks_adapt_nothing():
+    known, steps = gaussian(DIM), []
     evaluator = evaluator_of(known.target)
-
-    def exact(generator, evaluator, kernel, now, bridge):
-        betas.append(bridge.beta)
-        if len(betas) > tempering.HEATING_STEPS:
-            return now
-        return place(evaluator, generator.multivariate_normal(known.mean, known.covariance / bridge.beta, len(now.x)))
-
-    monkeypatch.setattr(tempering, "move", exact)
-    begun = place(evaluator, np.repeat(known.mean[None], 20_000, axis=0))
-    ended = excursion(generator, evaluator, make_mixture(), begun, 0.5, stay)
-    heating = betas[: tempering.HEATING_STEPS]
-    np.testing.assert_allclose(heating, 0.5 ** (np.arange(1, 4) / 3))
-    assert np.all(np.diff(betas[tempering.HEATING_STEPS :]) > 0)
-    assert betas[-1] == 1
-    delta = ended.x - known.mean
-    products = delta[:, :, None] * delta[:, None, :]
-    # With half the precision the ratio of densities leaves three quarters of the draws effective.
-    for values, expected in ((delta, 0.0), (products, known.covariance)):
-        assert np.all(np.abs(values.mean(0) - expected) < 5 * values.std(0) / np.sqrt(0.75 * len(delta)))
+    for num_moves in range(5):
+        generator = np.random.default_rng(0)
+        begun = place(evaluator, generator.multivariate_normal(known.mean, known.covariance, 100))
+        steps.append(move(generator, evaluator, make_mixture(), begun, MOVES, num_moves=num_moves).step)
+    # The first move and the third adapt; those after them have the step as it was.
+    assert steps[0] == begun.step
+    assert steps[1] == steps[2] != steps[0]
+    assert steps[3] == steps[4] != steps[2]
 
 
-def test_journeys_follow_the_seed():
-    known, wide = gaussian(DIM), wide_start()
+def test_a_goal_of_another_acceptance_gives_another_step():
+    known = gaussian(DIM)
+    evaluator, kernel = evaluator_of(known.target), make_mixture("normal-full", (1.0,))
 
-    def journey(seed):
-        generator, evaluator = np.random.default_rng(seed), evaluator_of(known.target)
-        draws = wide.draw(generator, 100)
-        return carry(generator, evaluator, wide, draws, evaluator.values(draws), 64, follow)
+    def step(acceptance):
+        generator = np.random.default_rng(0)
+        begun = place(evaluator, generator.multivariate_normal(known.mean, known.covariance, 200))
+        return move(
+            generator, evaluator, kernel, begun, dataclasses.replace(MOVES, acceptance=acceptance), None, 30
+        ).step
 
-    (first, one), (second, other), (third, _) = journey(0), journey(0), journey(1)
-    np.testing.assert_array_equal(first.x, second.x)
-    assert one == other
-    assert np.any(first.x != third.x)
+    assert step(0.95) < step(0.7) < step(0.4)

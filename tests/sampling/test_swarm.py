@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from klover import Family, Mixture, Target
-from klover.sampling.swarm import advance, release
+from klover.sampling.hamiltonian import Metric
+from klover.sampling.swarm import _metric, advance, release
 
 
 def gaussian(dim, scale=1.0):
@@ -35,14 +36,6 @@ def test_the_evidence_of_a_gaussian_is_found(getkey, covariance):
     np.testing.assert_allclose(swarm.log_p, target.log_prob(swarm.x.reshape(-1, dim)).reshape(4, 64), rtol=1e-10)
 
 
-def test_a_stride_leaves_half_of_the_particles_effective():
-    change = jnp.asarray(np.random.default_rng(0).normal(size=(3, 200)) * 10)
-    part = tempering._stride(change)
-    share = tempering._effective_share(part * change)
-    assert share.min() == pytest.approx(tempering.EFFECTIVE_SHARE, abs=1e-3)
-    assert tempering._stride(0.01 * change) == 1.0
-
-
 def test_points_outside_the_support_are_left_at_once(getkey):
     target = Target(lambda x: jnp.where(jnp.all(x > 0), -0.5 * jnp.sum(x**2), jnp.nan), np.ones(2))
     begin = start(2, 1.0)
@@ -51,3 +44,56 @@ def test_points_outside_the_support_are_left_at_once(getkey):
     assert jnp.all(swarm.x > 0)
     assert jnp.all(jnp.isfinite(swarm.log_p))
     assert swarm.num_nan > 0
+
+
+def test_released_particles_are_draws_of_the_approximation(getkey):
+    target, begin = gaussian(3), start(3, 2.0)
+    swarm = release(getkey(), target, begin, 4, 500)
+    assert (swarm.x.shape, swarm.log_p.shape, swarm.log_evidence.shape) == ((4, 500, 3), (4, 500), (4,))
+    x = swarm.x.reshape(-1, 3)
+    np.testing.assert_allclose(swarm.log_p.ravel(), target.log_prob(x), rtol=1e-12)
+    np.testing.assert_allclose(swarm.log_q.ravel(), begin.log_prob(x), rtol=1e-12)
+    assert np.all(np.abs(x.mean(0)) < 5 * 2 / np.sqrt(2000))
+    assert np.all(np.abs(x.var(0) - 4.0) < 5 * 4 * np.sqrt(2 / 2000))
+    assert (swarm.beta, swarm.num_nan) == (0.0, 0)
+    np.testing.assert_array_equal(swarm.log_evidence, 0.0)
+
+
+def test_at_the_target_particles_are_only_moved(getkey):
+    target, begin = gaussian(2), start(2, 1.0)
+    # The approximation is the target, so that one step carries all particles there.
+    first = advance(getkey(), target, begin, release(getkey(), target, begin, 2, 128), jnp.asarray(5))
+    assert first.beta == 1.0
+    np.testing.assert_allclose(first.log_evidence, np.log(2 * np.pi), rtol=1e-12)
+    second = advance(getkey(), target, begin, first, jnp.asarray(5))
+    np.testing.assert_array_equal(second.log_evidence, first.log_evidence)
+    assert second.beta == 1.0
+    assert np.mean(np.all(second.x == first.x, axis=-1)) < 0.5
+
+
+def test_a_batch_of_targets_advances_as_each_of_them_alone(getkey):
+    scales, begin = jnp.asarray([0.5, 2.0]), start(2, 3.0)
+    targets = jax.vmap(lambda scale: Target(lambda x: -0.5 * jnp.sum((x / scale) ** 2), jnp.zeros(2)))(scales)
+    key_release, key_advance = jax.random.split(getkey(), 2), jax.random.split(getkey(), 2)
+
+    def go(key_release, key_advance, target):
+        return advance(key_advance, target, begin, release(key_release, target, begin, 2, 32), jnp.asarray(4))
+
+    together = jax.jit(jax.vmap(go))(key_release, key_advance, targets)
+    for which in range(2):
+        one = jax.tree.map(lambda leaf: leaf[which], targets)  # noqa: B023
+        alone = go(key_release[which], key_advance[which], one)
+        for leaf, other in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(leaf[which], other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_the_metric_gives_particles_unit_scales(covariance):
+    begin = start(3, 2.0, covariance)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(500, 3)) * np.array([1e-3, 1.0, 1e2]))
+    metric = _metric(begin, x)
+    noise = jnp.eye(3)
+    root = metric.times(noise).T
+    np.testing.assert_allclose(metric.times_transposed(noise).T, root.T, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(jnp.linalg.solve(root, x.T).std(1), 1.0, rtol=1e-9)
+    assert isinstance(metric, Metric)

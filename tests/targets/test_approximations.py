@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import klover
-from klover.targets.approximations import NUM_DRAWS, weighted_draws
+from klover.targets.approximations import CONVERTERS, NUM_DRAWS, weighted_draws
 from klover.targets.model_info import ModelInfo
 
 arviz, blackjax = pytest.importorskip("arviz"), pytest.importorskip("blackjax")
@@ -140,7 +140,30 @@ def test_an_approximation_of_pymc():
     np.testing.assert_allclose(np.sort(x.mean(0)), np.sort([0.0, *MEAN]), atol=0.3)
 
 
-@pytest.mark.parametrize("start", ["draws", types.SimpleNamespace(), np.zeros(3), np.zeros((1, 3)), np.zeros((5, 2))])
-def test_anything_else_is_refused(flat_target, start):
-    with pytest.raises(ValueError, match="start must"):
+@pytest.mark.parametrize("start", ["draws", types.SimpleNamespace(), 3.0, [np.zeros((5, 3))] * 3, (None, np.ones(2))])
+def test_anything_else_is_refused_with_a_list_of_what_is_not(flat_target, start):
+    with pytest.raises(ValueError, match="start must be one of: a Mixture, a Fit, klover's weighted draws, ") as caught:
         take(flat_target, start)
+    assert all(name in str(caught.value) for name in CONVERTERS)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (np.zeros(3), r"two or more finite draws of 3 numbers, got shape \(3, 1\)"),
+        (np.zeros((1, 3)), r"two or more finite draws of 3 numbers, got shape \(1, 3\)"),
+        (np.zeros((5, 2)), r"two or more finite draws of 3 numbers, got shape \(5, 2\)"),
+        (np.full((5, 3), np.inf), "with numbers that are not finite"),
+        (np.full((5, 3), "a"), r"arrays of numbers with one leading axis of draws, got <U1 of shape \(5, 3\)"),
+    ],
+)
+def test_draws_that_are_not_of_the_target_are_refused(flat_target, start, message):
+    with pytest.raises(ValueError, match=message):
+        take(flat_target, start)
+
+
+def test_pytrees_need_one_number_of_draws(model_target):
+    x, _ = take(model_target, {"mu": np.arange(3.0), "log_tau": np.ones(3)})
+    np.testing.assert_array_equal(x, np.column_stack([np.ones(3), np.arange(3.0)]))
+    with pytest.raises(ValueError, match="with one leading axis of draws"):
+        take(model_target, {"mu": np.zeros(3), "log_tau": np.zeros(4)})

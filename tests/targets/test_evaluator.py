@@ -290,3 +290,21 @@ def test_the_target_is_compiled_once_for_each_size_of_block():
         evaluator.values_and_gradients(points(num, 3))
     after = evaluator_module._values._cache_size(), evaluator_module._values_and_gradients._cache_size()
     assert (after[0] - before[0], after[1] - before[1]) == (1, 2)
+
+
+def test_a_precision_that_holds_for_a_block_of_code_compiles_nothing_twice():
+    compiled = []
+
+    def listen(event, _, fun_name="", **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        with jax.enable_x64(False):
+            evaluator = Evaluator(Target(lambda x: -jnp.sum(jnp.cosh(0.7 * x)), np.zeros(3)))
+            evaluator.values(points(5, 3))
+            evaluator.values_and_gradients(points(5, 3))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert sorted(compiled) == ["jit(_values)", "jit(_values_and_gradients)"]

@@ -9,7 +9,8 @@ import pytest
 import scipy.stats
 
 from helpers import gaussian, gaussian_mixture, linear_regression, student
-from klover.targets.target import Target, _flat_box, evaluate
+from klover.targets import target as target_module
+from klover.targets.target import BLOCK, Target, _flat_box, evaluate
 
 
 class Position(NamedTuple):
@@ -83,6 +84,74 @@ def test_unravel_is_the_position_before_it_is_constrained():
     assert position["scale"] == 1.0
     np.testing.assert_array_equal(position["weight"], np.arange(2.0, 6.0).reshape(2, 2))
     np.testing.assert_allclose(target.position(x)["scale"], np.e, rtol=1e-12)
+
+
+def compiled_programs(function):
+    """Count what is compiled while a function runs."""
+    count = 0
+
+    def listen(event, _, **__):
+        nonlocal count
+        count += event == "/jax/core/compile/backend_compile_duration"
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        function()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    return count
+
+
+NUMBERS = (1, 3, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5)
+
+
+def test_positions_of_many_points_where_nothing_is_constrained_compile_nothing():
+    target = Target(standard_normal, {"scale": 0.0, "weight": np.zeros((2, 2))})
+    x = np.random.default_rng(0).normal(size=(7, 5))
+    for draws in (x, jnp.asarray(x)):
+        assert compiled_programs(lambda: (target.positions(draws), target.flat_position(draws))) == 0  # noqa: B023
+        found = target.positions(draws)
+        assert isinstance(found["weight"], np.ndarray)
+        np.testing.assert_array_equal(found["scale"], x[:, 0])
+        np.testing.assert_array_equal(found["weight"], x[:, 1:].reshape(7, 2, 2))
+    assert compiled_programs(lambda: target.unravel(x)) == 0
+    np.testing.assert_array_equal(target.unravel(x)["weight"], found["weight"])
+
+
+def test_one_program_constrains_any_number_of_points():
+    def make(shift):
+        constrain = lambda at: {"scale": jnp.exp(at["scale"]) + shift, "total": jnp.sum(at["weight"])}  # noqa: E731
+        return Target(standard_normal, {"scale": 0.0, "weight": np.zeros((2, 2))}, constrain=constrain)
+
+    data = np.random.default_rng(0).normal(size=(2, 3))
+    x = np.random.default_rng(1).normal(size=(max(NUMBERS), 5))
+
+    def check(shift):
+        target = make(shift)
+        for num in NUMBERS:
+            found = target.positions(x[:num])
+            assert isinstance(found["scale"], np.ndarray)
+            np.testing.assert_allclose(found["scale"], np.exp(x[:num, :1]) + shift, rtol=1e-14, atol=1e-14)
+            np.testing.assert_allclose(found["total"], x[:num, 1:].sum(1), rtol=1e-10, atol=1e-14)
+            flat = np.column_stack([found["scale"], found["total"]])
+            np.testing.assert_array_equal(target.flat_position(x[:num]), flat)
+
+    assert compiled_programs(lambda: check(data[0])) == 1
+    assert compiled_programs(lambda: check(data[1])) == 0  # other data of the same shape
+
+
+def test_positions_are_traced_inside_a_program():
+    target = Target(standard_normal, np.zeros(2), constrain=jnp.exp)
+    x = np.random.default_rng(0).normal(size=(4, 3, 2))
+    for method in (target.positions, target.flat_position):
+        np.testing.assert_allclose(jax.jit(jax.vmap(method))(x), np.exp(x), rtol=1e-14)
+
+
+def test_blocks_of_positions_shrink_with_what_they_hold(monkeypatch):
+    monkeypatch.setattr(target_module, "LARGEST_INTERMEDIATE", 500)
+    target = Target(standard_normal, np.zeros(2), constrain=lambda x: x[0] * jnp.ones(100))
+    x = np.random.default_rng(0).normal(size=(13, 2))
+    np.testing.assert_array_equal(target.positions(x), np.repeat(x[:, :1], 100, axis=1))
 
 
 def test_coordinates_have_names_of_their_own_beside_those_that_are_read():

@@ -5,6 +5,7 @@ Every formula is written once against an array namespace ``xp``: ``jax.numpy`` w
 The few things that the two namespaces do not share live here.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,8 +15,10 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from klover.base.shapes import AnyArray, Float, Int
+from klover.base.checks import as_key
+from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike
 
 Carry = TypeVar("Carry")
 T = TypeVar("T")
@@ -27,6 +30,26 @@ BLOCK = 1024
 def namespace(*arrays: Any) -> ModuleType:
     """Return ``jax.numpy`` if any array is a JAX array (or tracer), else ``numpy``."""
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+
+
+def randomness(source: KeyLike | np.random.Generator, *arrays: Any) -> Key[jax.Array, ""] | np.random.Generator:
+    """Return where chance comes from for arrays: a NumPy generator seeded by the key, or the key for JAX arrays."""
+    if isinstance(source, np.random.Generator):
+        return source
+    key = as_key(source)
+    is_on_host = namespace(*arrays) is np and not isinstance(key, Tracer)
+    return np.random.default_rng(np.asarray(jax.random.key_data(key))) if is_on_host else key
+
+
+def compiled(function: Callable[..., T]) -> Callable[..., T]:
+    """Make a formula that is one program on JAX arrays, not one for each operation; on NumPy arrays nothing changes."""
+    program = jax.jit(function)
+
+    @functools.wraps(function)
+    def call(*arguments):
+        return (program if namespace(*arguments) is jnp else function)(*arguments)
+
+    return call
 
 
 def exact_products() -> AbstractContextManager:
@@ -75,9 +98,9 @@ def digamma(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
 
 
 def comb(weight: Float[AnyArray, " draw"], level: Float[AnyArray, " taken"]) -> Int[AnyArray, " taken"]:
-    r"""Return the draws at which the cumulative weight first exceeds the given shares of the total.
+    """Return the draws at which the cumulative weight first exceeds the given shares of the total.
 
-    Levels :math:`(n+u)/N` with one offset u are a systematic comb; draws of weight zero are never taken.
+    Draws of weight zero are never taken.
     """
     xp = namespace(weight, level)
     ends = xp.cumsum(weight)
@@ -88,13 +111,33 @@ def comb(weight: Float[AnyArray, " draw"], level: Float[AnyArray, " taken"]) -> 
     return xp.searchsorted(ends, level * ends[-1], side="right")
 
 
-def iterate(step: Callable[[Carry], Carry], carry: Carry, num_steps: int) -> Carry:
-    """Apply ``step`` ``num_steps`` times: a compiled loop on JAX arrays, a Python loop on NumPy ones."""
-    if namespace(*jax.tree.leaves(carry)) is jnp:
+def even_comb(
+    generator: np.random.Generator, weight: Float[AnyArray, " draw"], num_taken: int
+) -> Int[np.ndarray, " taken"]:
+    """Take draws by their weights on the host, on an evenly spaced comb with one random offset."""
+    return np.asarray(comb(np.asarray(weight, float), (np.arange(num_taken) + generator.uniform()) / num_taken))
+
+
+def iterate(
+    step: Callable[[Carry], Carry],
+    carry: Carry,
+    num_steps: Int[AnyArray, ""] | int,
+    is_finished: Callable[[Carry], AnyArray] | None = None,
+) -> Carry:
+    """Apply ``step`` ``num_steps`` times, or until it is finished: a compiled loop on JAX arrays, else a Python one."""
+    if namespace(*jax.tree.leaves(carry)) is np:
+        for _ in range(num_steps):
+            carry = step(carry)
+            if is_finished is not None and is_finished(carry):
+                break
+        return carry
+    if is_finished is None:
         return jax.lax.fori_loop(0, num_steps, lambda _, value: step(value), carry)
-    for _ in range(num_steps):
-        carry = step(carry)
-    return carry
+
+    def goes_on(counted):
+        return (counted[0] < num_steps) & ~is_finished(counted[1])
+
+    return jax.lax.while_loop(goes_on, lambda counted: (counted[0] + 1, step(counted[1])), (0, carry))[1]
 
 
 def over_blocks(function: Callable[..., T], *arrays: AnyArray, block: int = BLOCK) -> list[T]:

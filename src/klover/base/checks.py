@@ -16,7 +16,7 @@ from klover.base.shapes import Key
 def as_key(key: Any) -> Key[jax.Array, ""]:
     """Return one typed key; a whole number is the seed of one."""
     if isinstance(key, numbers.Integral) and not isinstance(key, bool):
-        return jax.random.key(int(key))
+        return _seeded(int(key))
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
         raise TypeError(
             f"key must be a whole number or a typed JAX key, got a {type(key).__name__}. Make one with "
@@ -27,6 +27,13 @@ def as_key(key: Any) -> Key[jax.Array, ""]:
             f"key must be one key, got an array of keys of shape {key.shape}. Pass key[0], or vmap over keys."
         )
     return key
+
+
+def _seeded(seed: int) -> Key[jax.Array, ""]:
+    """Return ``jax.random.key(seed)``, which would compile two programs: a tenth of a second of a first answer."""
+    if 0 <= seed < 2**31 and jax.config.jax_default_prng_impl == "threefry2x32":  # pyright: ignore
+        return jax.random.wrap_key_data(np.array([0, seed], np.uint32))  # pyright: ignore
+    return jax.random.key(seed)
 
 
 def check_count(name: str, value: Any, minimum: int, remedy: str = "") -> int:

@@ -1,16 +1,21 @@
-"""When two traced functions are one program.
+"""Programs that JAX has traced: when two are the same, how much memory one takes, what of it is not needed.
 
 Compiled functions are kept for arguments of equal structure. Two log densities that were traced apart, say for two data
 sets of one shape, have jaxprs that are different objects; compared by what they compute they are the same, and the
 second data set compiles nothing.
 """
 
+import collections
 import dataclasses
+import itertools
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import jax
 import numpy as np
+
+from klover.base.shapes import AnyArray
 
 # jax.extend.core takes 20 ms to import, so it is imported where it is used.
 Jaxpr: TypeAlias = Any
@@ -33,48 +38,35 @@ class Itself:
         return id(self.value)
 
 
-def signature(jaxpr: Jaxpr) -> Hashable:
-    """Return a key that two jaxprs share if they compute the same from the same constants and arguments."""
-    from jax.extend.core import Literal
-
-    numbers: dict[Any, int] = {}
-
-    def number(variable):
-        return numbers.setdefault(variable, len(numbers)), str(variable.aval)
-
-    def read(atom):
-        if isinstance(atom, Literal):
-            return str(atom.aval), np.asarray(atom.val).tobytes()
-        return number(atom)
-
-    entry = tuple(number(variable) for variable in (*jaxpr.constvars, *jaxpr.invars))
-    equations = tuple(
-        (
-            equation.primitive,
-            tuple(read(atom) for atom in equation.invars),
-            tuple(number(variable) for variable in equation.outvars),
-            tuple((name, _parameter(equation.params[name])) for name in sorted(equation.params) if name not in RULES),
-        )
-        for equation in jaxpr.eqns
-    )
-    return entry, equations, tuple(read(atom) for atom in jaxpr.outvars)
-
-
-def largest_array(jaxpr: Jaxpr) -> int:
-    """Return the number of entries of the largest array that a program makes."""
+def evaluate_jaxpr(jaxpr: Jaxpr, constants: Sequence[AnyArray], *arguments: AnyArray) -> list[jax.Array]:
+    """Call a traced program."""
     from jax.extend import core
 
-    sizes = [1]
-    for equation in jaxpr.eqns:
-        sizes += [math.prod(getattr(variable.aval, "shape", ())) for variable in equation.outvars]
-        for value in equation.params.values():
-            for part in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(part, core.ClosedJaxpr | core.Jaxpr):
-                    sizes.append(largest_array(part.jaxpr if isinstance(part, core.ClosedJaxpr) else part))
-    return max(sizes)
+    return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, list(constants)))(*arguments)
 
 
-def _parameter(value: Any) -> Hashable:
+def signature(jaxpr: Jaxpr) -> Hashable:
+    """Return a key that two jaxprs share if they compute the same from the same constants and arguments."""
+    # The names of variables differ between traces; the order in which they appear does not.
+    order = collections.defaultdict(itertools.count().__next__)
+    inputs = [_read_atom(variable, order) for variable in (*jaxpr.constvars, *jaxpr.invars)]
+    equations = [_read_equation(equation, order) for equation in jaxpr.eqns]
+    return tuple(inputs), tuple(equations), tuple(_read_atom(atom, order) for atom in jaxpr.outvars)
+
+
+def _read_equation(equation: Any, order: dict[Any, int]) -> Hashable:
+    atoms = tuple(_read_atom(atom, order) for atom in (*equation.invars, *equation.outvars))
+    names = sorted(set(equation.params).difference(RULES))
+    return equation.primitive, atoms, tuple((name, _read_parameter(equation.params[name])) for name in names)
+
+
+def _read_atom(atom: Any, order: dict[Any, int]) -> Hashable:
+    from jax.extend.core import Literal
+
+    return str(atom.aval), np.asarray(atom.val).tobytes() if isinstance(atom, Literal) else order[atom]
+
+
+def _read_parameter(value: Any) -> Hashable:
     from jax.extend import core
 
     if isinstance(value, core.ClosedJaxpr):
@@ -82,7 +74,7 @@ def _parameter(value: Any) -> Hashable:
     if isinstance(value, core.Jaxpr):
         return signature(value)
     if isinstance(value, tuple | list):
-        return tuple(_parameter(entry) for entry in value)
+        return tuple(_read_parameter(entry) for entry in value)
     if callable(value) and not isinstance(value, type):
         return Itself(value)
     try:
@@ -90,3 +82,35 @@ def _parameter(value: Any) -> Hashable:
     except TypeError:
         return Itself(value)
     return type(value), value
+
+
+def largest_array(jaxpr: Jaxpr) -> int:
+    """Return the number of entries of the largest array that a program makes."""
+    made = [variable.aval for equation in jaxpr.eqns for variable in equation.outvars]
+    sizes = [math.prod(getattr(aval, "shape", ())) for aval in made]
+    return max([1, *sizes, *(largest_array(inner) for equation in jaxpr.eqns for inner in _inner(equation))])
+
+
+def _inner(equation: Any) -> Iterator[Jaxpr]:
+    """Yield the programs inside an equation: bodies of loops, branches, functions of their own."""
+    from jax.extend import core
+
+    for value in equation.params.values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(part, core.ClosedJaxpr | core.Jaxpr):
+                yield part.jaxpr if isinstance(part, core.ClosedJaxpr) else part
+
+
+def prune(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Leave out all equations and constants of a program that its results do not need."""
+    from jax.extend import core
+
+    jaxpr, kept = closed.jaxpr, []
+    needed = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or needed.intersection(equation.outvars):
+            kept.append(equation)
+            needed.update(atom for atom in equation.invars if isinstance(atom, core.Var))
+    pairs = [pair for pair in zip(jaxpr.constvars, closed.consts, strict=True) if pair[0] in needed]
+    pruned = jaxpr.replace(eqns=kept[::-1], constvars=[variable for variable, _ in pairs])
+    return core.ClosedJaxpr(pruned, [constant for _, constant in pairs])

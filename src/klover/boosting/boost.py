@@ -32,6 +32,7 @@ from klover.importance.ratios import effective_sample_size, forward_kl, log_evid
 from klover.mixtures.mixture import Mixture
 from klover.results.files import settings_of
 from klover.results.fit import Fit
+from klover.targets.loaded import as_target
 from klover.targets.target import Target, evaluate
 from klover.verdict.judge import judge, uncovered_mode
 from klover.verdict.status import Status
@@ -199,14 +200,9 @@ def boost(
     -------
     A :class:`~klover.Fit`.
     """
-    key = as_key(key)
+    key, target = as_key(key), as_target(target)
     settings = Settings.of(**choices)
     check_count("num_final_draws", num_final_draws, 2, "10,000 is a good number.")
-    if not isinstance(target, Target):
-        raise TypeError(
-            f"target must be a klover.Target, got a {type(target).__name__}. Wrap your log density: "
-            "klover.Target(logdensity, example)."
-        )
     key_init, key_rounds, key_final, key_search = jax.random.split(key, 4)
     if isinstance(first, Mixture):
         given = _given(first, target, settings)

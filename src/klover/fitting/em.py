@@ -22,7 +22,8 @@ import jax
 
 from klover.base.arrays import digamma, exact_products, iterate, logsumexp, namespace, over_blocks
 from klover.base.linalg import solve_positive
-from klover.base.shapes import AnyArray, Float, record
+from klover.base.shapes import AnyArray, Float
+from klover.fitting.sample import Sample
 from klover.importance.ratios import effective_sample_size
 from klover.mixtures.components import Components
 from klover.mixtures.mixture import Mixture
@@ -34,28 +35,20 @@ NUM_NARROWINGS = 3
 SMALLEST_MASS = 1e-10
 
 
-@record
-class WeightedSample:
-    """What a fit sees: points, normalised weights, and the log density of what is held fixed (-inf if nothing)."""
-
-    x: Float[AnyArray, "... draw dim"]
-    weight: Float[AnyArray, "... draw"]
-    background: Float[AnyArray, "... draw"]
-
-
 def prior_strength(log_weight: Float[AnyArray, " draw"], dim: int, num_draws: float = 1.0) -> Float[AnyArray, ""]:
     """Weight of the covariance prior, such that it counts like ``num_draws * (dim + 1)`` effective draws."""
     return num_draws * (dim + 1) / namespace(log_weight).maximum(effective_sample_size(log_weight), 1.0)
 
 
 def responsibilities(
-    mixture: Mixture, sample: WeightedSample
+    mixture: Mixture, sample: Sample
 ) -> tuple[Float[AnyArray, "component draw"], Float[AnyArray, "component draw"], Float[AnyArray, " draw"]]:
     """Return posterior component probabilities, squared distances, and the log density of the whole."""
     xp = namespace(sample.x)
     components = mixture.components
     remaining = xp.maximum(1.0 - xp.sum(mixture.weights), 0.0)
     log_remaining = xp.where(remaining > 0, xp.log(xp.where(remaining > 0, remaining, 1.0)), -xp.inf)
+    background = xp.full_like(sample.weight, -xp.inf) if sample.background is None else sample.background
     log_scale = mixture.log_weights - components.spread.log_scale()
 
     distance = components.squared_distance(sample.x)
@@ -66,13 +59,13 @@ def responsibilities(
         covered = log_density > -xp.inf
         return xp.exp(log_joint - xp.where(covered, log_density, 0.0)), log_density
 
-    blocks = over_blocks(of_block, distance.T, sample.background)
+    blocks = over_blocks(of_block, distance.T, background)
     responsibility, log_density = (xp.concatenate(parts, axis=-1) for parts in zip(*blocks, strict=True))
     return responsibility, distance, log_density
 
 
 def objective(
-    mixture: Mixture, sample: WeightedSample, prior: Spread, strength: Float[AnyArray, ""] | float
+    mixture: Mixture, sample: Sample, prior: Spread, strength: Float[AnyArray, ""] | float
 ) -> Float[AnyArray, ""]:
     """Weighted log likelihood plus the covariance prior of the used components: what every step raises."""
     xp = namespace(sample.x)
@@ -87,7 +80,7 @@ def objective(
 
 def step(
     mixture: Mixture,
-    sample: WeightedSample,
+    sample: Sample,
     prior: Spread,
     strength: Float[AnyArray, ""] | float = 0.0,
     *,
@@ -138,7 +131,7 @@ def step(
 
 def fit(
     mixture: Mixture,
-    sample: WeightedSample,
+    sample: Sample,
     num_steps: int,
     strength: Float[AnyArray, ""] | float = 0.0,
     *,

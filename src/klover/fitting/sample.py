@@ -1,18 +1,32 @@
-"""Weighted draws that a mixture is fitted to."""
+"""Weighted draws: what a mixture is fitted to."""
 
+import dataclasses
+
+import jax
 import numpy as np
 
 from klover.base.shapes import AnyArray, Float, record
-from klover.fitting.em import WeightedSample
+from klover.importance.ratios import kish
 
 
 @record
 class Sample:
-    """Weighted draws with the log density of the target there; weights sum to one."""
+    """Points with weights that sum to one.
 
-    x: Float[np.ndarray, "draw dim"]
-    log_p: Float[np.ndarray, " draw"]
-    weight: Float[np.ndarray, " draw"]
+    Parameters
+    ----------
+    x, weight
+        Points and weights.
+    log_p
+        Log density of the target there, where it is needed: splits look at the residual.
+    background
+        Log density there of what is held fixed while components are fitted; None if nothing is.
+    """
+
+    x: Float[AnyArray, "... draw dim"]
+    weight: Float[AnyArray, "... draw"]
+    log_p: Float[AnyArray, "... draw"] | None = dataclasses.field(default=None, kw_only=True)
+    background: Float[AnyArray, "... draw"] | None = dataclasses.field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         """Return the number of draws."""
@@ -21,30 +35,22 @@ class Sample:
     @property
     def ess(self) -> float:
         """Effective number of draws."""
-        return float(1 / np.sum(self.weight**2))
+        return float(kish(self.weight))
 
     def where(self, chosen: np.ndarray) -> "Sample":
         """Return some of the draws, weights renormalised."""
-        weight = self.weight[chosen]
-        return Sample(self.x[chosen], self.log_p[chosen], weight / weight.sum())
+        part = jax.tree.map(lambda leaf: leaf[chosen], self)
+        return dataclasses.replace(part, weight=part.weight / part.weight.sum())
 
     def join(self, other: "Sample", share: float) -> "Sample":
         """Put another sample beside this one, with a share of the weight."""
-        return Sample(
-            np.concatenate([self.x, other.x]),
-            np.concatenate([self.log_p, other.log_p]),
-            np.concatenate([(1 - share) * self.weight, share * other.weight]),
-        )
-
-    @property
-    def without_target(self) -> WeightedSample:
-        """What EM sees."""
-        return WeightedSample(self.x, self.weight, np.full(len(self), -np.inf))
+        both = jax.tree.map(lambda one, two: np.concatenate([one, two]), self, other)
+        return dataclasses.replace(both, weight=np.concatenate([(1 - share) * self.weight, share * other.weight]))
 
 
 def equal(x: Float[np.ndarray, "draw dim"], log_p: Float[np.ndarray, " draw"]) -> Sample:
     """Return equally weighted draws."""
-    return Sample(x, log_p, np.full(len(x), 1 / len(x)))
+    return Sample(x, np.full(len(x), 1 / len(x)), log_p=log_p)
 
 
 def moments(

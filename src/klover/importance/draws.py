@@ -3,6 +3,10 @@ r"""Importance sampling: from log-ratios to weights, expectations, the evidence 
 With draws :math:`\theta_s\sim q` and :math:`r_s=\hat p(\theta_s)/q(\theta_s)`, self-normalised weights
 :math:`w_s=r_s/\sum_t r_t` (Eq. 9, ``eq:fkl_snis``) estimate expectations under p, and :math:`\frac1S\sum_s r_s`
 estimates the evidence Z. Everything stays in log space; a draw outside the support has log-ratio -inf and weight zero.
+
+Draws of a mixture of NumPy arrays, which :func:`klover.refine` returns, are made, weighed and used on the host: nothing
+is compiled but the target (as it was for :func:`klover.refine`) and the user's own functions. With a mixture of JAX
+arrays all of it is compiled, and can be vmapped.
 """
 
 import dataclasses
@@ -11,15 +15,21 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from klover.base.arrays import namespace
-from klover.base.checks import as_key, check_count
-from klover.base.shapes import AnyArray, Float, Int, Key, PyTree, record
-from klover.importance import control_variates, psis, resampling
-from klover.importance.ratios import LogRatio, Scalar, effective_sample_size, forward_kl, log_evidence, self_normalised
+from klover.base.arrays import namespace, randomness
+from klover.base.checks import check_count
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree, record
+from klover.importance import control_variates, psis, ratios, resampling
+from klover.importance.ratios import LogRatio, Scalar
 from klover.mixtures.mixture import Mixture
-from klover.targets import loaded
+from klover.targets.evaluator import Evaluator
+from klover.targets.loaded import TargetLike, as_target
+from klover.targets.positions import variables
 from klover.targets.target import Target, evaluate
+
+BLOCK = 256
+"""Draws at which a function is computed at a time."""
 
 
 @record
@@ -51,7 +61,7 @@ class WeightedDraws:
     pareto_k: Float[AnyArray, "..."]
     num_nan: Int[AnyArray, "..."]
     num_positive_infinite: Int[AnyArray, "..."]
-    target: Target
+    target: TargetLike
     control: Float[AnyArray, "..."] | float = dataclasses.field(default=0.0, kw_only=True)
 
     @property
@@ -70,44 +80,38 @@ class WeightedDraws:
         return self.log_p - self.log_q
 
     @property
-    def _figures(self) -> tuple[Scalar, Scalar, Scalar, Scalar]:
-        """Log evidence, its error, ESS and forward KL; on JAX arrays in one small program."""
-        compute = _compiled_figures if namespace(self.log_p, self.log_q) is jnp else _figures
-        return compute(self.log_ratio, self.control)
-
-    @property
     def log_evidence(self) -> Scalar:
         """Log of the evidence, from the raw ratios and the control variate."""
-        return self._figures[0]
+        return ratios.log_evidence(self.log_ratio, self.control)[0]
 
     @property
     def log_evidence_se(self) -> Scalar:
         """Standard error of the log evidence."""
-        return self._figures[1]
+        return ratios.log_evidence(self.log_ratio, self.control)[1]
 
     @property
     def ess(self) -> Scalar:
         """Effective number of draws, from the raw ratios."""
-        return self._figures[2]
+        return ratios.effective_sample_size(self.log_ratio)
 
     @property
     def forward_kl(self) -> Scalar:
         """Estimate of KL(p‖q)."""
-        return self._figures[3]
+        return ratios.forward_kl(self.log_ratio)
 
     @property
     def required_draws(self) -> Scalar:
         """Estimate exp(KL) of the number of draws that this proposal needs."""
-        return namespace(self.log_p).exp(self.forward_kl)
+        return ratios.required_draws(self.log_ratio)
 
     @property
     def positions(self) -> PyTree:
         """Constrained positions at the draws, stacked on a leading axis."""
-        return loaded.positions(self.target, self.x)
+        return self.target.positions(self.x)
 
     def values(self, function: Callable[[PyTree], PyTree]) -> PyTree:
         """Evaluate a function of one constrained position at every draw."""
-        return jax.vmap(function)(self.positions)
+        return over_draws(function, self.positions)
 
     def expectation(self, function: Callable[[PyTree], PyTree]) -> tuple[PyTree, PyTree]:
         """Posterior expectation of a function of the position, with its standard error.
@@ -118,64 +122,100 @@ class WeightedDraws:
             From one constrained position to a number, an array or a pytree of arrays; of a condition the expectation is
             its probability.
         """
-        values = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(leaf, self.log_p)), self.values(function))
-        pairs = jax.tree.map(self.mean_and_error, values)
+        values = self.values(function)
+        dtype = self.log_p.dtype
+        pairs = jax.tree.map(
+            lambda leaf: self.mean_and_error(leaf.astype(jnp.promote_types(leaf.dtype, dtype))), values
+        )
         return jax.tree.transpose(jax.tree.structure(values), jax.tree.structure((0, 0)), pairs)
 
     def mean_and_error(
         self, values: Float[AnyArray, "draw ..."]
     ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
         """Weighted mean of values at the draws, and its standard error."""
-        return self_normalised(self.log_weight, values)
+        return ratios.self_normalised(self.log_weight, values)
 
     def function_pareto_k(self, function: Callable[[PyTree], Float[AnyArray, ""]]) -> Scalar:
         """Tail index of ``|function| · ratio``: whether *this* expectation has a finite variance."""
         values = self.values(function)
         if values.ndim != 1:
             raise ValueError(f"function must return one number, but it returned shape {values.shape[1:]}.")
+        xp = namespace(self.log_p, values)
         # Outside the support a function may have no value, or an infinite one.
-        magnitude = jnp.where(self.log_ratio > -jnp.inf, jnp.abs(values), 0.0)
-        return _pareto_k(self.log_ratio + jnp.where(magnitude == 0, -jnp.inf, jnp.log(magnitude)))
+        counts = (self.log_ratio > -xp.inf) & (values != 0)
+        log_magnitude = xp.log(xp.where(counts, xp.abs(values), 1.0))
+        return psis.pareto_k(xp.where(counts, self.log_ratio + log_magnitude, -xp.inf))
 
-    def resample(
-        self, key: Key[jax.Array, ""], num_draws: int, method: str = "systematic"
-    ) -> Float[jax.Array, "draw dim"]:
-        """Return equally weighted flat draws; ``"without-replacement"`` gives distinct ones."""
-        return jnp.asarray(self.x)[resampling.resample(key, self.log_weight, num_draws, method)]
+    def resample(self, key: KeyLike, num_draws: int, method: str = "systematic") -> dict[str, AnyArray]:
+        """Return equally weighted posterior draws by name: constrained values, as NumPy arrays of shape (draw, ...).
 
-    def initial_positions(self, key: Key[jax.Array, ""], num_chains: int, constrained: bool = False) -> PyTree:
+        Parameters
+        ----------
+        key
+            A typed key, or a whole number as its seed.
+        num_draws
+            How many to take. More than the effective number of draws (``ess``) repeat what is there.
+        method
+            ``"systematic"``, ``"stratified"``, ``"residual"`` (all with replacement), or ``"without-replacement"`` for
+            distinct draws.
+        """
+        x = self.resample_unconstrained(key, num_draws, method)
+        return variables(self.target.positions(x), self.target.names)
+
+    def resample_unconstrained(
+        self, key: KeyLike, num_draws: int, method: str = "systematic"
+    ) -> Float[AnyArray, "draw dim"]:
+        """Return what :meth:`resample` returns for the same key, as flat, unconstrained points."""
+        index = resampling.resample(key, self.log_weight, num_draws, method)
+        return (self.x if isinstance(index, np.ndarray) else jnp.asarray(self.x))[index]
+
+    def initial_positions(self, key: KeyLike, num_chains: int, constrained: bool = False) -> PyTree:
         """Choose distinct starting points for Markov chains: NumPy arrays with a leading axis of chains, as positions.
 
         Parameters
         ----------
         key
-            A typed key.
+            A typed key, or a whole number as its seed.
         num_chains
             How many to choose, in proportion to their weights; no two of them are the same point.
         constrained
             Whether to return constrained positions; otherwise they are unconstrained ones, as NUTS wants them.
         """
         check_count("num_chains", num_chains, 1)
+        x = np.asarray(self.x)
         # Particles may be copies of each other.
-        first, log_weight = resampling.merge_copies(np.asarray(self.x), np.asarray(self.log_weight, float))
+        first, log_weight = resampling.merge_copies(x, np.asarray(self.log_weight, float))
         if len(first) < num_chains:
             raise ValueError(
                 f"num_chains must be at most the number of distinct draws of positive weight, {len(first)}, got "
                 f"{num_chains}. Draw more with fit.importance(key, num_draws), or run fewer chains."
             )
-        chosen = first[resampling.resample(key, log_weight, num_chains, "without-replacement")]
-        if constrained:
-            return jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], self.positions)
-        # PyMC takes no arrays of JAX; NumPyro and blackjax take both.
-        return jax.tree.map(np.asarray, jax.vmap(self.target.unravel)(jnp.asarray(self.x)[chosen]))
+        chosen = x[first[resampling.resample(key, log_weight, num_chains, "without-replacement")]]
+        return self.target.positions(chosen) if constrained else self.target.unravel(chosen)
 
 
-def _figures(log_ratio: LogRatio, control: LogRatio | float) -> tuple[Scalar, Scalar, Scalar, Scalar]:
-    return *log_evidence(log_ratio, control), effective_sample_size(log_ratio), forward_kl(log_ratio)
+def over_draws(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
+    """Evaluate a function of one draw at all draws, which are stacked on the leading axes of its arguments.
 
-
-_compiled_figures = jax.jit(_figures)
-_pareto_k = jax.jit(psis.pareto_k)
+    It is compiled once, for a block of draws: less work than a program for each of its operations, and less memory than
+    all draws at a time. Where JAX cannot trace the function, it is called draw by draw.
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+    program = jax.jit(jax.vmap(function))
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        return program(*arguments)
+    num_draws = len(leaves[0])
+    size = min(BLOCK, num_draws)
+    try:
+        parts = []
+        for start in range(0, num_draws, size):
+            # The last block is filled up with copies of the last draw.
+            rows = np.minimum(np.arange(start, start + size), num_draws - 1)
+            parts.append(program(*jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], arguments)))
+        return jax.tree.map(lambda *blocks: np.concatenate(blocks)[:num_draws], *parts)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+        each = [function(*jax.tree.unflatten(structure, draw)) for draw in zip(*leaves, strict=True)]
+        return jax.tree.map(lambda *results: np.stack(results), *each)
 
 
 @jax.jit
@@ -189,10 +229,35 @@ def weigh(
     return WeightedDraws(x, log_p, log_q, log_weight, pareto_k, num_nan, num_positive_infinite, target, control=control)
 
 
-def sample_importance(key: Key[jax.Array, ""], target: Target, proposal: Mixture, num_draws: int) -> WeightedDraws:
+def weigh_on_host(
+    generator: np.random.Generator, evaluator: Evaluator, proposal: Mixture, num_draws: int
+) -> WeightedDraws:
+    """Draw from a mixture of NumPy arrays, and weight the draws; nothing is compiled but the target."""
+    num_nan, num_infinite = evaluator.num_nan, evaluator.num_infinite
+    # Rounded as the target will see them, so that both densities are those of one point.
+    x = proposal.draw(generator, num_draws).astype(evaluator.target.start.dtype).astype(float)
+    log_p, log_q = evaluator.values(x), proposal.log_prob(x)
+    log_weight, pareto_k = psis.smooth(log_p - log_q)
+    return WeightedDraws(
+        x,
+        log_p,
+        log_q,
+        log_weight,
+        pareto_k,
+        np.asarray(evaluator.num_nan - num_nan),
+        np.asarray(evaluator.num_infinite - num_infinite),
+        evaluator.target,
+        control=control_variates.control(proposal, x, log_q, log_p),
+    )
+
+
+def sample_importance(key: KeyLike, target: TargetLike, proposal: Mixture, num_draws: int) -> WeightedDraws:
     """Draw from a mixture and weight the draws with the whole mixture as denominator."""
-    key = as_key(key)
+    target = as_target(target)
     check_count("num_draws", num_draws, 2, "Standard errors need two draws at the least; 10,000 is a good number.")
-    x, log_q = jax.jit(Mixture.sample_and_log_prob, static_argnums=2)(proposal, key, num_draws)
+    source = randomness(key, proposal.log_weights, target.start)
+    if isinstance(source, np.random.Generator):
+        return weigh_on_host(source, Evaluator(target), proposal, num_draws)
+    x, log_q = jax.jit(Mixture.sample_and_log_prob, static_argnums=2)(proposal, source, num_draws)
     # What comes out of a compiled program may carry the front end of another target that shares it.
     return dataclasses.replace(weigh(target, x, log_q, proposal), target=target)

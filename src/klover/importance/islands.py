@@ -1,8 +1,8 @@
 r"""Equally weighted particles of the target, from independent islands.
 
-Each island is a sequential Monte Carlo run of its own, so that islands say how far each of them can be believed: the
-evidence is the mean of M unbiased estimates :math:`\hat Z_1,\dots,\hat Z_M`, its error is their scatter, and the error
-of an expectation is the scatter of the islands' means.
+Each island is a sequential Monte Carlo run of its own, and their scatter is the error of an answer. The evidence is the
+mean of M unbiased estimates :math:`\hat Z_1,\dots,\hat Z_M`, its error is theirs divided by :math:`\sqrt M`; so for
+an expectation, with the means of the islands.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ from klover.importance.ratios import Scalar
 
 @record
 class ParticleDraws(WeightedDraws):
-    """Particles that stand for the target itself.
+    """Particles: draws of the target itself.
 
-    The fields of :class:`~klover.importance.WeightedDraws` are there too: weights are equal, all ratios are the
-    evidence, and ``pareto_k`` is that of the importance draws which were refused.
+    The fields of :class:`~klover.WeightedDraws` are there too: weights are equal, all ratios are the evidence, and
+    ``pareto_k`` is that of the importance draws which were refused.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from klover.base.arrays import logsumexp, namespace
+from klover.base.arrays import compiled, logsumexp, namespace
 from klover.base.checks import check_count
 from klover.base.shapes import AnyArray, Float
 
@@ -120,6 +120,7 @@ def _check_vector(log_ratio: AnyArray) -> None:
         raise ValueError(f"log_ratio must be a vector, got shape {log_ratio.shape}. Use jax.vmap for batches.")
 
 
+@compiled
 @np.errstate(all="ignore")
 def pareto_k(log_ratio: Float[AnyArray, " draw"]) -> Float[AnyArray, ""]:
     r"""Shape :math:`\hat k` of the tail of the importance ratios, as :func:`smooth` estimates it."""

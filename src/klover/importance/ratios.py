@@ -1,14 +1,21 @@
-"""Importance ratios: weights, the evidence, effective draws, divergences."""
+r"""Importance ratios: weights, the evidence, effective draws, divergences.
+
+With draws :math:`\theta_s\sim q` and :math:`r_s=\hat p(\theta_s)/q(\theta_s)`, self-normalised weights
+:math:`w_s=r_s/\sum_t r_t` (Eq. 9, ``eq:fkl_snis``) estimate expectations under p, and :math:`\frac1S\sum_s r_s`
+estimates the evidence Z. Everything stays in log space; a draw outside the support has log-ratio -inf and weight zero.
+"""
 
 import math
 
-from klover.base.arrays import logsumexp, namespace
+import numpy as np
+
+from klover.base.arrays import compiled, iterate, logsumexp, namespace
 from klover.base.shapes import AnyArray, Float
 
 LogRatio = Float[AnyArray, " draw"]
-
-
 Scalar = Float[AnyArray, ""]
+
+NUM_HALVINGS = 30
 
 
 def normalise(log_ratio: LogRatio) -> LogRatio:
@@ -25,6 +32,7 @@ def kish(weight: Float[AnyArray, "..."], axis: int = -1) -> Float[AnyArray, "...
     return xp.where(square > 0, total**2 / xp.where(square > 0, square, 1.0), 0.0)
 
 
+@compiled
 def effective_sample_size(log_ratio: Float[AnyArray, "... draw"]) -> Float[AnyArray, "..."]:
     """Kish's effective number of draws, from log-ratios; 0 where no draw lies in the support."""
     xp = namespace(log_ratio)
@@ -32,6 +40,7 @@ def effective_sample_size(log_ratio: Float[AnyArray, "... draw"]) -> Float[AnyAr
     return kish(xp.exp(log_ratio - xp.where(highest > -xp.inf, highest, 0.0)))
 
 
+@compiled
 def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[Scalar, Scalar]:
     r"""Logarithm of the evidence estimate :math:`\hat Z=\frac1S\sum_s(r_s-\bar rc_s)`, and its standard error.
 
@@ -48,6 +57,8 @@ def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[
     return logsumexp(log_ratio) - math.log(num_draws) + xp.log(mean), error
 
 
+@compiled
+@np.errstate(over="ignore", invalid="ignore")  # values may be infinite, and so are their means
 def self_normalised(
     log_weight: LogRatio, values: Float[AnyArray, "draw ..."]
 ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
@@ -67,6 +78,27 @@ def truncate(log_ratio: LogRatio) -> LogRatio:
     return xp.minimum(log_ratio, limit)
 
 
+def temper(log_ratio: LogRatio, fewest: float) -> LogRatio:
+    r"""Return normalised :math:`\beta\log r` with the largest β ≤ 1 that leaves ``fewest`` effective draws, or half."""
+    xp = namespace(log_ratio)
+    inside = xp.isfinite(log_ratio)
+    wanted = xp.minimum(fewest, 0.5 * xp.sum(inside))
+
+    def power(beta):
+        # 0 · (-inf) is not a number: a draw outside the support stays outside.
+        return xp.where(inside, beta * xp.where(inside, log_ratio, 0.0), -xp.inf)
+
+    def halve(ends):
+        low, high = ends
+        middle = 0.5 * (low + high)
+        is_enough = effective_sample_size(power(middle)) >= wanted
+        return xp.where(is_enough, middle, low), xp.where(is_enough, high, middle)
+
+    zero = xp.zeros((), log_ratio.dtype)
+    low, _ = iterate(halve, (zero, zero + 1.0), NUM_HALVINGS)
+    return normalise(power(xp.where(effective_sample_size(log_ratio) >= wanted, 1.0, low)))
+
+
 def clip(log_ratio: LogRatio, quantile: float) -> LogRatio:
     """Cut the ratios at one of their own quantiles (for example 0.99)."""
     if not 0 < quantile <= 1:
@@ -76,6 +108,7 @@ def clip(log_ratio: LogRatio, quantile: float) -> LogRatio:
     return xp.minimum(log_ratio, xp.sort(log_ratio)[rank])
 
 
+@compiled
 def forward_kl(log_ratio: LogRatio) -> Scalar:
     r"""Estimate :math:`\mathrm{KL}(p\|q)=\sum_s w_s\log r_s-\log\hat Z` (Eq. 9 less the unknown constant)."""
     xp = namespace(log_ratio)

@@ -1,66 +1,82 @@
 r"""Draws of equal weight out of weighted ones.
 
 The schemes with replacement are unbiased: draw :math:`s` is taken :math:`N w_s` times on average, and the variance
-about that number is what they differ in (Douc, Cappé & Moulines 2005). Each takes unnormalised log weights, and runs
-under ``jax.jit`` and ``jax.vmap`` with a static ``num_draws``. Draws of weight zero (-inf) are never taken.
+about that number is what they differ in (Douc, Cappé & Moulines 2005). Each takes a source of chance (a key, or a NumPy
+generator) and unnormalised log weights. With a key it runs under ``jax.jit`` and ``jax.vmap`` with a static
+``num_draws``. Draws of weight zero (-inf) are never taken.
 """
+
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from klover.base.arrays import comb
-from klover.base.checks import as_key, check_choice, check_count
-from klover.base.shapes import AnyArray, Float, Int, Key
+from klover.base.arrays import comb, namespace, randomness
+from klover.base.checks import check_choice, check_count
+from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike
+from klover.importance.ratios import LogRatio, normalise
 
 __all__ = ["merge_copies", "resample", "residual", "stratified", "systematic", "without_replacement"]
 
+Source: TypeAlias = Key[jax.Array, ""] | np.random.Generator
+Taken: TypeAlias = Int[AnyArray, " taken"]
 
-def systematic(
-    key: Key[jax.Array, ""], log_weight: Float[AnyArray, " draw"], num_draws: int
-) -> Int[jax.Array, " taken"]:
+
+def _weight(source: Source, log_weight: LogRatio) -> LogRatio:
+    """Return normalised weights, as arrays of the library that the source of chance belongs to."""
+    xp = np if isinstance(source, np.random.Generator) else jnp
+    return xp.exp(normalise(xp.asarray(log_weight)))
+
+
+def _uniform(source: Source, shape: tuple[int, ...], like: LogRatio) -> Float[AnyArray, "..."]:
+    if isinstance(source, np.random.Generator):
+        return source.random(shape, like.dtype)
+    return jax.random.uniform(source, shape, like.dtype)
+
+
+def _one_in_each_stratum(source: Source, log_weight: LogRatio, num_draws: int, shape: tuple[int, ...]) -> Taken:
+    weight = _weight(source, log_weight)
+    offset = _uniform(source, shape, weight)
+    return comb(weight, (namespace(weight).arange(num_draws) + offset) / num_draws)
+
+
+def systematic(source: Source, log_weight: LogRatio, num_draws: int) -> Taken:
     r"""Resample on an evenly spaced comb with one random offset (Carpenter, Clifford & Fearnhead 1999).
 
     .. math:: i_n = \min\{ s : w_1 + \dots + w_s > (n + u) / N \}, \qquad u \sim U(0, 1), \quad n = 0, \dots, N - 1.
 
     Draw :math:`s` is taken :math:`\lfloor N w_s \rfloor` or :math:`\lceil N w_s \rceil` times; indices ascend.
     """
-    weight = jax.nn.softmax(jnp.asarray(log_weight))
-    offset = jax.random.uniform(key, (), weight.dtype)
-    return comb(weight, (jnp.arange(num_draws) + offset) / num_draws)
+    return _one_in_each_stratum(source, log_weight, num_draws, ())
 
 
-def stratified(
-    key: Key[jax.Array, ""], log_weight: Float[AnyArray, " draw"], num_draws: int
-) -> Int[jax.Array, " taken"]:
+def stratified(source: Source, log_weight: LogRatio, num_draws: int) -> Taken:
     r"""Resample with one uniform number in each of :math:`N` equal strata (Kitagawa 1996).
 
     As :func:`systematic` with an offset :math:`u_n` for each :math:`n`: the draws are independent, and draw :math:`s`
     is taken fewer than two times more or less often than :math:`N w_s`; indices ascend.
     """
-    weight = jax.nn.softmax(jnp.asarray(log_weight))
-    offset = jax.random.uniform(key, (num_draws,), weight.dtype)
-    return comb(weight, (jnp.arange(num_draws) + offset) / num_draws)
+    return _one_in_each_stratum(source, log_weight, num_draws, (num_draws,))
 
 
-def residual(key: Key[jax.Array, ""], log_weight: Float[AnyArray, " draw"], num_draws: int) -> Int[jax.Array, " taken"]:
+def residual(source: Source, log_weight: LogRatio, num_draws: int) -> Taken:
     r"""Take the whole part of the expected counts, and the remainder at random (Liu & Chen 1998).
 
     Draw :math:`s` is taken :math:`\lfloor N w_s \rfloor` times; the :math:`N - \sum_s \lfloor N w_s \rfloor` left over
     are independent draws with probabilities proportional to :math:`N w_s - \lfloor N w_s \rfloor`.
     """
-    expected = num_draws * jax.nn.softmax(jnp.asarray(log_weight))
-    copies = jnp.floor(expected).astype(int)
-    place = jnp.arange(num_draws)
-    repeated = jnp.searchsorted(jnp.cumsum(copies), place, side="right")
-    at_random = comb(expected - copies, jax.random.uniform(key, (num_draws,), expected.dtype))
-    return jnp.where(place < jnp.sum(copies), repeated, at_random)
+    expected = num_draws * _weight(source, log_weight)
+    xp = namespace(expected)
+    copies = xp.floor(expected).astype(int)
+    place = xp.arange(num_draws)
+    repeated = xp.searchsorted(xp.cumsum(copies), place, side="right")
+    at_random = comb(expected - copies, _uniform(source, (num_draws,), expected))
+    return xp.where(place < xp.sum(copies), repeated, at_random)
 
 
-def without_replacement(
-    key: Key[jax.Array, ""], log_weight: Float[AnyArray, " draw"], num_draws: int
-) -> Int[jax.Array, " taken"]:
+def without_replacement(source: Source, log_weight: LogRatio, num_draws: int) -> Taken:
     r"""Take distinct draws, each in proportion to its weight among those not yet taken (Gumbel top-:math:`k`).
 
     The :math:`N` largest of :math:`\log w_s + G_s`, with independent standard Gumbel :math:`G_s`, have the law of
@@ -68,10 +84,12 @@ def without_replacement(
     over them is no unbiased estimate: heavy draws can come up once only. If fewer draws have a positive weight than
     are asked for, draws of weight zero fill the end; :func:`resample` refuses that.
     """
-    log_weight = jnp.asarray(log_weight)
-    # The cheaper mode repeats values among many draws of float32, and ties would go to the earlier draw.
-    noise = jax.random.gumbel(key, log_weight.shape, log_weight.dtype, mode="high")
-    return jax.lax.top_k(log_weight + noise, num_draws)[1]
+    if isinstance(source, np.random.Generator):
+        noise = source.gumbel(size=log_weight.shape)
+    else:
+        # The cheaper mode repeats values among many draws of float32, and ties would go to the earlier draw.
+        noise = jax.random.gumbel(source, log_weight.shape, log_weight.dtype, mode="high")
+    return namespace(noise).argsort(-(log_weight + noise))[:num_draws]
 
 
 METHODS = {
@@ -82,18 +100,19 @@ METHODS = {
 }
 
 
-def _check_weights(log_weight: jax.Array, num_draws: int, method: str) -> None:
+def _check_weights(log_weight: AnyArray, num_draws: int, method: str) -> None:
     """Refuse weights that cannot be resampled, as far as their values are known."""
     if log_weight.ndim != 1 or log_weight.shape[0] == 0:
         remedy = "Flatten the draws, or use jax.vmap for batches."
         raise ValueError(f"log_weight must be a vector of at least one, got shape {log_weight.shape}. {remedy}")
     num_usable = log_weight.shape[0]
     if not isinstance(log_weight, Tracer):
-        num_bad = int(jnp.sum(jnp.isnan(log_weight) | (log_weight == jnp.inf)))
+        values = np.asarray(log_weight)
+        num_bad = int(np.sum(np.isnan(values) | (values == np.inf)))
         if num_bad > 0:
             remedy = "Look for draws at which the log density is NaN, and give them -inf if they are to be left out."
             raise ValueError(f"log_weight must be finite or -inf, but {num_bad} entries are NaN or +inf. {remedy}")
-        num_usable = int(jnp.sum(log_weight > -jnp.inf))
+        num_usable = int(np.sum(values > -np.inf))
     if num_usable == 0:
         raise ValueError("log_weight must have a positive weight, but all are -inf. Draw from a wider proposal.")
     if method == "without-replacement" and num_draws > num_usable:
@@ -104,15 +123,13 @@ def _check_weights(log_weight: jax.Array, num_draws: int, method: str) -> None:
         )
 
 
-def resample(
-    key: Key[jax.Array, ""], log_weight: Float[AnyArray, " draw"], num_draws: int, method: str = "systematic"
-) -> Int[jax.Array, " taken"]:
-    """Choose draws of equal weight out of weighted ones.
+def resample(key: KeyLike, log_weight: Float[AnyArray, " draw"], num_draws: int, method: str = "systematic") -> Taken:
+    """Choose draws of equal weight out of weighted ones; they come in random order.
 
     Parameters
     ----------
     key
-        A typed key.
+        A typed key, or a whole number as its seed. It seeds a NumPy generator where the weights are NumPy's.
     log_weight
         Log weights, not necessarily normalised; -inf for a weight of zero.
     num_draws
@@ -125,12 +142,14 @@ def resample(
     index
         Which draws were taken.
     """
-    key = as_key(key)
+    source = randomness(key, log_weight)
     check_count("num_draws", num_draws, 1)
     check_choice("method", method, METHODS)
-    log_weight = jnp.asarray(log_weight)
     _check_weights(log_weight, num_draws, method)
-    return METHODS[method](key, log_weight, num_draws)
+    if isinstance(source, np.random.Generator):
+        return source.permutation(METHODS[method](source, log_weight, num_draws))
+    key_choice, key_order = jax.random.split(source)
+    return jax.random.permutation(key_order, METHODS[method](key_choice, log_weight, num_draws))
 
 
 def merge_copies(

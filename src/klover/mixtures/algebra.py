@@ -1,4 +1,4 @@
-"""Mixtures made out of mixtures: joined, inflated, stretched, marginal; and from locations and covariances."""
+"""Mixtures made out of mixtures: joined, inflated, stretched, marginal; and made from a box, or from covariances."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,43 +7,49 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.arrays import logsumexp
+from klover.base.arrays import logsumexp, namespace
 from klover.base.linalg import cholesky
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, Int
 from klover.mixtures.components import Components, Family
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full
 
+FLATTENING = 0.3
+"""Power of the weights of stretched components: the ends of a ridge have little weight, and are wanted."""
+BOX_INFLATION = 1.2
+
 
 def join(first: Mixture, second: Mixture, share: float) -> Mixture:
     """Return the mixture of two mixtures, the second with a share of the weight."""
-    components = jax.tree.map(lambda one, two: np.concatenate([one, two]), first.components, second.components)
+    xp = namespace(first.log_weights, second.log_weights)
+    components = jax.tree.map(lambda one, two: xp.concatenate([one, two]), first.components, second.components)
     log_weights = [first.log_weights + np.log1p(-share), second.log_weights + np.log(share)]
-    return Mixture(components, np.concatenate(log_weights))
+    return Mixture(components, xp.concatenate(log_weights))
 
 
-def take(mixture: Mixture, index: np.ndarray) -> Mixture:
+def take(mixture: Mixture, index: Int[AnyArray, " chosen"]) -> Mixture:
     """Return the mixture of some of the components, weights renormalised."""
     log_weights = mixture.log_weights[index]
     return Mixture(jax.tree.map(lambda leaf: leaf[index], mixture.components), log_weights - logsumexp(log_weights))
 
 
-FLATTENING = 0.3
-
-
-def inflate(mixture: Mixture, factor: float, df: float) -> Mixture:
+def inflate(mixture: Mixture, factor: float, df: float = np.inf) -> Mixture:
     """Return wider copies of all components, with tails at least as heavy as asked."""
-    components = mixture.components
-    wide = dataclasses.replace(components, spread=components.spread.inflated(factor), df=np.minimum(components.df, df))
+    xp, components = namespace(mixture.log_weights), mixture.components
+    wide = dataclasses.replace(components, spread=components.spread.inflated(factor), df=xp.minimum(components.df, df))
     return Mixture(wide, mixture.log_weights)
+
+
+def defensive_inflation(dim: int) -> float:
+    r"""Return :math:`1+2/\sqrt d`: copies so much wider cover the tails of each component, and few go astray."""
+    return 1 + 2 / dim**0.5
 
 
 def stretch(mixture: Mixture, factor: float, df: float) -> Mixture:
     """Return copies that are longer along their longest axis, with tails at least as heavy as asked.
 
     Lengths are measured in standard deviations of the whole mixture. A ridge goes on where its last component points:
-    draws of the longer copy follow it, while those of a copy that is wider in all directions miss it. Ends have little
-    weight, so weights are flattened.
+    draws of the longer copy follow it, while those of a copy that is wider in all directions miss it.
     """
     components = mixture.components
     if not isinstance(components.spread, Full):
@@ -63,14 +69,14 @@ def mixture_of(
     family: Family,
     location: Float[AnyArray, "component dim"],
     covariance: Float[AnyArray, "component dim *dim"],
-    df: Float[AnyArray, " component"],
+    df: Float[AnyArray, " component"] | float,
     weight: Float[AnyArray, " component"],
 ) -> Mixture:
-    """Return a mixture of the family; variances instead of matrices give diagonal covariances in any case."""
-    if covariance.ndim == 3 and family.covariance == "diagonal":
-        covariance = np.diagonal(covariance, axis1=1, axis2=2)
-    spread = Full(cholesky(covariance)) if covariance.ndim == 3 else Diagonal(np.sqrt(covariance))
-    df = np.asarray(df, float) if family.tail == "student" else np.full(len(weight), np.inf)
+    """Return a mixture of the family; variances instead of matrices give diagonal covariances instead of full ones."""
+    is_reduced = covariance.ndim == 2 and family.covariance == "full"
+    spread = Diagonal(np.sqrt(covariance)) if is_reduced else family.spread(covariance)
+    df = np.inf if family.tail == "normal" else (family.df or df)
+    df = np.broadcast_to(np.asarray(df, float), len(weight))
     return Mixture(Components(location, spread, df, family.tail), np.log(weight / np.sum(weight)))
 
 
@@ -84,9 +90,15 @@ def marginal(mixture: Mixture, coordinates: Sequence[int]) -> Mixture:
     else:
         # Whole matrices of a thousand coordinates would fill the memory.
         covariance = jax.tree.map(lambda leaf: leaf[:, chosen], spread).covariance()
-    part = Family(components.tail, "full").components(np.asarray(components.location, float)[:, chosen], covariance)
-    part = type(part)(part.location, part.spread, np.asarray(components.df, float), part.tail)
-    return Mixture(part, np.asarray(mixture.log_weights, float))
+    location, df = np.asarray(components.location, float)[:, chosen], np.asarray(components.df, float)
+    return Mixture(
+        Components(location, Full(cholesky(covariance)), df, components.tail), np.asarray(mixture.log_weights, float)
+    )
+
+
+def box_variance(lower: Float[AnyArray, " dim"], upper: Float[AnyArray, " dim"]) -> Float[AnyArray, " dim"]:
+    """Return the variances of a component that covers a box: its scales are 1.2 times those of the box."""
+    return (BOX_INFLATION * (upper - lower)) ** 2 / 12
 
 
 def diffuse(
@@ -106,6 +118,5 @@ def diffuse(
         raise ValueError(f"lower and upper must be vectors of one length, got shapes {lower.shape}, {upper.shape}.")
     if not (np.isfinite(lower).all() and np.isfinite(upper).all() and (lower < upper).all()):
         raise ValueError("lower must be below upper in every coordinate, and both finite.")
-    variance = (1.2 * (upper - lower)) ** 2 / 12
-    location = jnp.asarray(0.5 * (lower + upper))[None]
-    return Mixture.of(Family.parse(family).components(location, jnp.asarray(variance)[None]))
+    location, variance = jnp.asarray(0.5 * (lower + upper))[None], jnp.asarray(box_variance(lower, upper))[None]
+    return Mixture.of(Family.parse(family).components(location, variance))

@@ -185,18 +185,21 @@ class Family:
                 f"(num_components, dim, dim) (matrices), got shapes {location.shape} and {covariance.shape}."
             )
         xp = namespace(location, covariance)
-        num, dim = location.shape
         df = xp.inf if self.tail == "normal" else (self.df or INITIAL_DF)
+        df = xp.full(location.shape[0], df, dtype=location.dtype)
+        return Components(location, self.spread(covariance), df, self.tail)
+
+    def spread(self, covariance: Float[AnyArray, "component dim *dim"]) -> Spread:
+        """Write covariances (matrices, or variances of shape (K, d)) down as the family does."""
+        xp = namespace(covariance)
         is_matrix = covariance.ndim == 3
         variance = xp.diagonal(covariance, axis1=-2, axis2=-1) if is_matrix else covariance
         if self.covariance == "diagonal":
-            spread = Diagonal(xp.sqrt(variance))
-        elif self.covariance == "full":
-            matrix = covariance if is_matrix else variance[..., None] * xp.eye(dim, dtype=covariance.dtype)
-            spread = Full(cholesky(matrix))
-        else:
-            spread = self._low_rank(variance)
-        return Components(location, spread, xp.full(num, df, dtype=location.dtype), self.tail)
+            return Diagonal(xp.sqrt(variance))
+        if self.covariance == "low-rank":
+            return self._low_rank(variance)
+        identity = xp.eye(variance.shape[-1], dtype=covariance.dtype)
+        return Full(cholesky(covariance if is_matrix else variance[..., None] * identity))
 
     def _low_rank(self, variance: Float[AnyArray, "component dim"]) -> LowRank:
         """Split variances between the diagonal and a factor of smooth, linearly independent columns.

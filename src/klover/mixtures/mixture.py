@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.arrays import comb, logsumexp, namespace, over_blocks
+from klover.base.arrays import even_comb, logsumexp, namespace, over_blocks
 from klover.base.checks import as_key, check_count, check_points
 from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike, record
 from klover.mixtures.components import Components
@@ -86,8 +86,7 @@ class Mixture:
         Nothing is compiled, and drawing by strata lowers the variance of every estimate.
         """
         weights = np.asarray(self.weights, float)
-        slots = comb(weights, (np.arange(num_draws) + generator.uniform()) / num_draws)
-        counts = np.bincount(slots, minlength=self.capacity)
+        counts = np.bincount(even_comb(generator, weights, num_draws), minlength=self.capacity)
         parts = [
             self.components.draw(generator, slot, count) for slot, count in enumerate(counts.tolist()) if count > 0
         ]

@@ -18,6 +18,7 @@ from klover.base.shapes import Float, Int, Key
 from klover.boosting.boost import compiled_init, compiled_init_given, compiled_step
 from klover.boosting.settings import Settings
 from klover.importance import psis
+from klover.importance.draws import weigh_on_host
 from klover.mixtures.algebra import diffuse
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
@@ -66,8 +67,8 @@ def _weighted(x: Float[np.ndarray, "draw dim"], log_ratio: Float[np.ndarray, " d
 
 def _importance(seed: int, evaluator: Evaluator, proposal: Mixture, num_draws: int) -> Sample:
     """Weigh draws of a proposal, on the host, where nothing but the target is compiled."""
-    x = proposal.draw(np.random.default_rng(seed), num_draws)
-    return _weighted(x, evaluator.values(x) - proposal.log_prob(x), evaluator.num_evaluations)
+    draws = weigh_on_host(np.random.default_rng(seed), evaluator, proposal, num_draws)
+    return Sample(np.asarray(draws.x), np.exp(draws.log_weight), evaluator.num_evaluations)
 
 
 def prior_importance(seed: int, target: Target, scale: float) -> Sample:

@@ -19,10 +19,7 @@ from klover.mixtures.mixture import Mixture
 from klover.refinement.state import Context, State
 from klover.targets.evaluator import BudgetExhausted
 
-AIMED_SHARE = 0.5
 NUM_ROUNDS = 2
-NUM_DRAWS = 4096
-SPLIT_ROUNDS = 3
 
 
 def aim(
@@ -31,23 +28,22 @@ def aim(
     """Return a proposal of which half is fitted to :math:`|f-I|p`."""
     target = context.evaluator.target
     evaluate = jax.jit(jax.vmap(lambda x: integrand(target.position(x))))
-    aimed = proposal
+    aimed, pool = proposal, state.pool
     for _ in range(NUM_ROUNDS):
-        sample = state.pool.sample()
+        sample = pool.sample()
         values = np.asarray(evaluate(sample.x), float)
         if values.ndim != 1:
-            raise ValueError(f"integrand must return one number, but it returned shape {values.shape[1:]}.")
+            raise ValueError(f"integrand must return one number, got an array of shape {values.shape[1:]}.")
         weight = sample.weight * np.abs(values - sample.weight @ values)
         inside = np.isfinite(weight) & (weight > 0)
         if not inside.any():
             return proposal
-        tilted = Sample(sample.x[inside], sample.log_p[inside], weight[inside] / weight[inside].sum())
-        aimed = join(
-            proposal, grow(context.generator, state.mixture, tilted, context.max_components, SPLIT_ROUNDS), AIMED_SHARE
-        )
-        x = aimed.draw(context.generator, NUM_DRAWS)
+        tilted = Sample(sample.x, weight, log_p=sample.log_p).where(inside)
+        fitted = grow(context.generator, state.mixture, tilted, context.rules)
+        aimed = join(proposal, fitted, 0.5)
+        x = aimed.draw(context.generator, context.tuning.rounds.fitted_draws)
         try:
-            state.pool = state.pool.add(aimed, x, context.evaluator.values(x))
+            pool = pool.add(aimed, x, context.evaluator.values(x))
         except BudgetExhausted:
             break
     return aimed

@@ -7,14 +7,14 @@ import numpy as np
 
 from klover.mixtures.components import Components
 from klover.mixtures.mixture import Mixture
-from klover.mixtures.scale import Diagonal, Full
+from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.refinement.pool import Pool
-from klover.refinement.state import Context, RoundInfo, State
+from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.results import codec
 from klover.sampling.hamiltonian import Particles
 
 VERSION = 1
-RECORDS = (Components, Diagonal, Full, Mixture, Particles, Pool, RoundInfo, State)
+RECORDS = (Components, Diagonal, Full, LowRank, Mixture, Particles, Pool, RoundInfo, Stage, State)
 
 
 def save(path: str | os.PathLike, context: Context, state: State, asked: dict[str, Any]) -> None:

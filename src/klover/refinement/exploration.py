@@ -7,30 +7,49 @@ something. Every hard round moves draws of the pool, sends particles on two jour
 :math:`p^{1-2/d}`, which lie deeper in necks, and further out on ridges, than p itself.
 """
 
+import dataclasses
+
 import numpy as np
 
+from klover.base.arrays import even_comb
 from klover.fitting.growth import fit, grow
 from klover.fitting.sample import equal
 from klover.mixtures.algebra import inflate, join
 from klover.mixtures.mixture import Mixture
 from klover.refinement.pool import Pool
+from klover.refinement.stages import Look
 from klover.refinement.state import Context, State
-from klover.sampling import hamiltonian, tempering
-from klover.sampling.hamiltonian import Bridge, Particles, place, systematic
+from klover.sampling.hamiltonian import Bridge, Particles, move, place
+from klover.sampling.tempering import carry, excursion
 
-NUM_PARTICLES = 1024
-NUM_PROBES = 128
-NUM_MOVES = 8
-FRONTIER_MOVES = 8
-NUM_CRAWLS = 3
-CRAWL_LEAPFROGS = 40
-ARCHIVE = 4
-INFLATIONS = (12.0, 4.0)
-INFLATED_DF = 5.0
-BROAD_SHARE = 0.1
-EXCURSION_BETA = 0.2
-FRONTIER_BETA = 0.4
-SMALLEST_MASS = 0.01
+FOLLOWING_STEPS = 3
+"""Steps of EM by which a kernel follows moving particles."""
+KEPT_COLD, KEPT_HOT = 1 / 2, 7 / 8
+"""Shares of the frontier's particles that go on from where they were: hot ones crawl, and must not begin anew."""
+
+Seen = tuple[State, Particles | None, float]
+"""The state, particles to fit to, and the standard errors by which particles found new mass."""
+
+
+def look_around(context: Context, state: State, look: Look) -> Seen:
+    """Move particles as the decision says."""
+    tuning = context.tuning.exploration
+    if look is Look.DESCEND:
+        particles, mixture = descend(context, state.pool)
+        return dataclasses.replace(state, mixture=mixture), particles, np.inf
+    if look is Look.EXPLORE:
+        particles, drift = probe(context, state, tuning.num_particles)
+        return explore(context, state, particles), particles, drift
+    if look is Look.LONG_LAST:
+        particles, drift = probe(context, state, tuning.num_particles)
+        return find_frontier(context, state, particles), None, drift
+    if look is Look.LAST:
+        _, drift = probe(context, state, tuning.num_probes)
+        if drift > context.tuning.answer.largest_drift:
+            # Few particles raise a false alarm on one easy target in a hundred, and exploring costs fifty such looks.
+            _, drift = probe(context, state, tuning.num_particles)
+        return state, None, drift
+    return state, None, 0.0
 
 
 def uncovered_mass(particles: Particles, pool: Pool) -> tuple[float, float]:
@@ -54,11 +73,11 @@ def uncovered_mass(particles: Particles, pool: Pool) -> tuple[float, float]:
 
 def probe(context: Context, state: State, num: int) -> tuple[Particles, float]:
     """Move draws of the pool on the target; return them and the standard errors by which they found new mass."""
-    sample = state.pool.sample()
-    begun = place(context.evaluator, sample.x[systematic(context.generator, sample.weight, num)])
-    moved = hamiltonian.move(context.generator, context.evaluator, state.mixture, begun, num_moves=NUM_MOVES)
+    tuning, sample = context.tuning.exploration, state.pool.sample()
+    begun = place(context.evaluator, sample.x[even_comb(context.generator, sample.weight, num)])
+    moved = _move(context, state.mixture, begun, None, tuning.num_moves)
     mass, error = uncovered_mass(moved, state.pool if state.was_hard else state.pool.fresh)
-    return moved, mass / error if mass > SMALLEST_MASS else 0.0
+    return moved, mass / error if mass > tuning.discovery else 0.0
 
 
 def descend(context: Context, pool: Pool) -> tuple[Particles, Mixture]:
@@ -66,55 +85,77 @@ def descend(context: Context, pool: Pool) -> tuple[Particles, Mixture]:
     proposal, num = pool.proposals[0], pool.sizes[0]
 
     def refit(kernel, now):
-        return grow(context.generator, kernel, equal(now.x, now.log_p), context.max_components, 1)
+        return grow(context.generator, kernel, equal(now.x, now.log_p), context.rules, 1)
 
-    particles, _ = tempering.carry(
-        context.generator, context.evaluator, proposal, pool.x[:num], pool.log_p[:num], NUM_PARTICLES, refit
+    particles, _ = carry(
+        context.generator,
+        context.evaluator,
+        proposal,
+        pool.x[:num],
+        pool.log_p[:num],
+        context.tuning.exploration.num_particles,
+        refit,
+        context.tuning.moves,
     )
     return particles, refit(proposal, particles)
 
 
-def explore(context: Context, state: State, moved: Particles) -> None:
+def explore(context: Context, state: State, moved: Particles) -> State:
     """Send particles on two journeys, keep them in the archive, and find the frontier."""
-    generator, evaluator = context.generator, context.evaluator
-    hottest = max(1 - 4 / context.dim, EXCURSION_BETA)
-    away = tempering.excursion(generator, evaluator, state.mixture, moved, hottest, _follow)
-    factor = INFLATIONS[len(state.history) % len(INFLATIONS)]
-    wide = join(inflate(state.mixture, factor, INFLATED_DF), state.broad, BROAD_SHARE)
-    x = wide.draw(generator, 2 * NUM_PARTICLES)
-    log_p = evaluator.values(x)
+    tuning = context.tuning.exploration
+    follow = _follow(context)
+    journey = context.generator, context.evaluator
+    hottest = max(1 - 4 / context.dim, tuning.hottest)
+    away = excursion(*journey, state.mixture, moved, hottest, follow, context.tuning.moves)
+    factor = tuning.inflations[len(state.history) % len(tuning.inflations)]
+    wide = join(
+        inflate(state.mixture, factor, context.tuning.start.wide_df), state.broad, context.tuning.start.box_share
+    )
+    x = wide.draw(context.generator, 2 * tuning.num_particles)
+    log_p = context.evaluator.values(x)
     explored = moved
     # In a narrow support no draw of an inflated mixture may lie inside; then there is nothing to carry.
     if np.isfinite(log_p).any():
-        explored, _ = tempering.carry(generator, evaluator, wide, x, log_p, NUM_PARTICLES, _follow)
+        explored, _ = carry(*journey, wide, x, log_p, tuning.num_particles, follow, context.tuning.moves)
     mass, _ = uncovered_mass(explored, state.pool)
-    state.discovered = (state.discovered[-1], mass)
-    state.archive = (*state.archive, away, explored)[-ARCHIVE:]
-    find_frontier(context, state, moved)
+    state = dataclasses.replace(
+        state,
+        discovered=(state.discovered[-1], mass),
+        archive=(away, explored),
+    )
+    return find_frontier(context, state, moved)
 
 
-def find_frontier(context: Context, state: State, moved: Particles) -> None:
+def find_frontier(context: Context, state: State, moved: Particles) -> State:
     """Fit mixtures to particles that are somewhat colder and somewhat hotter than the target.
 
     The cold ones look into necks, where steps must be small, and half of them are replaced every time. The hot ones
     crawl along ridges: they are kept, and their trajectories are long, because a walk of short ones gets nowhere.
     """
+    tuning, follow, dim = context.tuning.exploration, _follow(context), context.dim
     kernel = state.mixture if state.frontier is None else join(state.mixture, state.frontier, 0.5)
     cold, hot = moved.take(np.arange(0, len(moved.x), 2)), moved.take(np.arange(1, len(moved.x), 2))
     if state.frontier_particles:
-        row = np.arange(len(cold.x))
-        cold = state.frontier_particles[0].where(row % 2 == 0, cold)
-        hot = state.frontier_particles[1].where(row % 8 > 0, hot)
-    generator, evaluator = context.generator, context.evaluator
-    cold = hamiltonian.move(generator, evaluator, kernel, cold, Bridge(1 + 1 / context.dim), FRONTIER_MOVES)
-    bridge = Bridge(max(1 - 2 / context.dim, FRONTIER_BETA))
-    for _ in range(NUM_CRAWLS):
-        hot = hamiltonian.move(generator, evaluator, kernel, hot, bridge, FRONTIER_MOVES, CRAWL_LEAPFROGS)
-        kernel = _follow(kernel, hot)
-    state.frontier_particles = (cold, hot)
-    state.frontier = join(_follow(state.mixture, cold), _follow(state.mixture, hot), 0.5)
+        place_in_eight = np.arange(len(cold.x)) % 8 / 8
+        cold = state.frontier_particles[0].where(place_in_eight < KEPT_COLD, cold)
+        hot = state.frontier_particles[1].where(place_in_eight < KEPT_HOT, hot)
+    cold = _move(context, kernel, cold, Bridge(1 + 1 / dim), tuning.num_moves)
+    bridge = Bridge(max(1 - 2 / dim, tuning.hottest))
+    for _ in range(tuning.crawls):
+        hot = _move(context, kernel, hot, bridge, tuning.num_moves, tuning.crawl_leapfrogs)
+        kernel = follow(kernel, hot)
+    frontier = join(follow(state.mixture, cold), follow(state.mixture, hot), 0.5)
+    return dataclasses.replace(state, frontier_particles=(cold, hot), frontier=frontier)
 
 
-def _follow(kernel: Mixture, particles: Particles) -> Mixture:
-    """Let a mixture follow moving particles by a few EM steps."""
-    return fit(kernel, equal(particles.x, particles.log_p), num_steps=3)
+def _move(context: Context, kernel: Mixture, particles: Particles, bridge: Bridge | None, *counts: int) -> Particles:
+    return move(context.generator, context.evaluator, kernel, particles, context.tuning.moves, bridge, *counts)
+
+
+def _follow(context: Context):
+    """Return a function that lets a mixture follow moving particles by a few EM steps."""
+
+    def follow(kernel: Mixture, particles: Particles) -> Mixture:
+        return fit(kernel, equal(particles.x, particles.log_p), context.rules, num_steps=FOLLOWING_STEPS)
+
+    return follow

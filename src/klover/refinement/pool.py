@@ -12,10 +12,8 @@ import numpy as np
 from klover.base.arrays import logsumexp
 from klover.base.shapes import Float
 from klover.fitting.sample import Sample
-from klover.importance.ratios import effective_sample_size, log_evidence, truncate
+from klover.importance.ratios import effective_sample_size, log_evidence, temper, truncate
 from klover.mixtures.mixture import Mixture
-
-TEMPERING = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +68,9 @@ class Pool:
 
     def weight(self, fewest: float = 0.0) -> Float[np.ndarray, " draw"]:
         """Return truncated weights that sum to one, tempered until ``fewest`` draws are effective."""
-        log_weight = truncate(self.log_ratio)
-        power = 1.0
-        while effective_sample_size(power * log_weight) < min(fewest, 0.5 * np.isfinite(log_weight).sum()):
-            power *= TEMPERING
-        weight = np.exp(power * (log_weight - log_weight.max()))
-        return weight / weight.sum()
+        return np.exp(temper(truncate(self.log_ratio), fewest))
 
     def sample(self, fewest: float = 0.0) -> Sample:
         """Return the draws in the support with such weights."""
         weight, inside = self.weight(fewest), np.isfinite(self.log_p)
-        return Sample(self.x[inside], self.log_p[inside], weight[inside])
+        return Sample(self.x[inside], weight[inside], log_p=self.log_p[inside])

@@ -3,44 +3,41 @@
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from klover.base.checks import as_key, check_choice, check_count
+from klover.base.checks import as_key, check_count
 from klover.base.shapes import AnyArray, Float, KeyLike, PyTree
-from klover.importance import psis
-from klover.importance.control_variates import control
-from klover.importance.draws import WeightedDraws
+from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
+from klover.refinement import checkpoint as checkpoints
 from klover.refinement.aim import aim
-from klover.refinement.judgement import SPENT, judge_carried, judge_fit
+from klover.refinement.defence import final_proposal, most_components
 from klover.refinement.pool import Pool
-from klover.refinement.rounds import MOST_EXPLORED_DIM, final_proposal, most_components, take_round
-from klover.refinement.start import from_given, from_target, region
+from klover.refinement.progress import Progress
+from klover.refinement.rounds import take_round
+from klover.refinement.start import cover, from_given, from_target
 from klover.refinement.state import Context, RoundInfo, State
 from klover.results.files import settings_of
 from klover.results.fit import Fit
-from klover.search.modes import NUM_STARTS
 from klover.targets.evaluator import Budget, BudgetExhausted, Evaluator, check_budget
+from klover.targets.loaded import as_target
 from klover.targets.target import Target
+from klover.tuning import Tuning
+from klover.verdict.checks import SPENT, Case
+from klover.verdict.judge import Verdict, judge
 from klover.verdict.status import Status
 
-MOST_ROUNDS = 24
-FEWEST_DRAWS, MOST_DRAWS = 8192, 98304
 MOST_NUMBERS = 2**25
 """Numbers that the final draws may hold: 256 MiB."""
-WANTED_ESS = 4000
-SEARCH_EVALUATIONS = 2 * NUM_STARTS * 50
-"""Kept back from a budget for the last search for modes."""
-FAMILIES = ("student", "normal", "student-diagonal", "normal-diagonal")
+STEPS_OF_LAST_SEARCH = 50
+"""Evaluations that each climb of the last search for modes may take, which a budget keeps back."""
 ESCALATED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS)
 """Where importance sampling has failed, and particles may not."""
-PROGRESS_SECONDS = 2.0
 
 
 def refine(
@@ -51,13 +48,20 @@ def refine(
     max_components: int | None = None,
     num_draws: int | None = None,
     budget: Budget = None,
-    family: str = "student",
+    family: str | Family = "student",
     integrand: Callable[[PyTree], Float[AnyArray, ""]] | None = None,
     callback: Callable[[RoundInfo], None] | None = None,
     progress: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
+    tuning: Tuning | None = None,
 ) -> Fit:
-    """Cover a target with a mixture, and weigh draws of it: posterior, evidence and a verdict.
+    r"""Cover a target with a mixture, and weigh draws of it: posterior, evidence and a verdict.
+
+    For a target :math:`\hat p=Zp` it grows a mixture :math:`q` that lowers :math:`\mathrm{KL}(p\|q)`: on weighted draws
+    that is to raise their likelihood, :math:`\sum_sw_s\log q(\theta_s)`. Fresh draws :math:`\theta_s\sim q` with
+    :math:`r_s=\hat p(\theta_s)/q(\theta_s)` then give the answer:
+
+    .. math:: \mathrm E_p[f]\approx\frac{\sum_sr_sf(\theta_s)}{\sum_sr_s},\qquad Z\approx\frac1S\sum_sr_s.
 
     Parameters
     ----------
@@ -76,8 +80,8 @@ def refine(
     budget
         Most evaluations of the target (an integer; a gradient counts as one), or most time (a ``datetime.timedelta``).
     family
-        ``"student"`` or ``"normal"``, with ``"-diagonal"`` where covariances shall be diagonal at once; otherwise they
-        are full up to 128 dimensions, and diagonal beyond.
+        Of the components: a :class:`~klover.Family` or its name, such as ``"student"``, ``"normal-diagonal"`` or
+        ``"student-low-rank"``. Full covariances become diagonal beyond 128 dimensions.
     integrand
         A function of a constrained position whose expectation matters most: half of the final draws are aimed at it.
     callback
@@ -86,124 +90,136 @@ def refine(
         Whether to show rounds on the terminal; None shows them on a terminal when the work takes long.
     checkpoint
         A file that is written after each round, and from which the work goes on if it exists.
+    tuning
+        The numbers of the engine, for experiments with it.
 
     Returns
     -------
     A :class:`~klover.Fit`; interrupted by Ctrl-C, the best so far.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import klover
+    >>> fit = klover.refine(0, klover.Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2)))
+    >>> fit.verdict.trusted, round(fit.log_evidence, 1)  # the truth is log 2π = 1.8
+    (True, 1.8)
     """
-    key = as_key(key)
-    if not isinstance(target, Target):
-        raise TypeError(
-            f"target must be a klover.Target, got a {type(target).__name__}. Wrap your log density: "
-            "klover.Target(logdensity, example)."
-        )
+    key, target, tuning = as_key(key), as_target(target), tuning or Tuning()
     if max_components is not None:
         check_count("max_components", max_components, 1)
     if num_draws is not None:
         check_count("num_draws", num_draws, 2, "10,000 is a good number.")
-    check_choice("family", family, FAMILIES)
-    budget = check_budget(budget, 2)
-    reserve = _reserve(budget, num_draws)
-    evaluator = Evaluator(target, budget, reserve)
+    parsed, budget = Family.parse(family), check_budget(budget, 2)
+    evaluator = Evaluator(target, budget, _reserve(budget, num_draws, tuning))
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    context = Context(generator, evaluator, max_components or most_components(target.dim), Family.parse(family))
-    asked = {"key": jax.random.key_data(key).tolist(), "max_components": max_components, "family": family}
+    most = max_components or most_components(target.dim, tuning.rounds)
+    context = Context(generator, evaluator, most, parsed, tuning)
+    asked = {"key": jax.random.key_data(key).tolist(), "max_components": max_components, "family": str(family)}
     asked["start"] = None if start is None else type(start).__name__
-    report = _reporter(callback, progress)
-    state, cause = _run(context, start, report, checkpoint, asked)
+    shown = Progress(callback, progress, evaluator)
+    state, cause = _run(context, start, shown, checkpoint, asked)
     _check_support(state, evaluator)
     proposal = final_proposal(context, state)
     if integrand is not None and cause is None:
         proposal = aim(context, state, proposal, integrand)
     with evaluator.overtime():
         draws = _final_draws(context, state, proposal, num_draws)
-        verdict = judge_fit(context, state, proposal, draws, cause)
-    if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and target.dim > MOST_EXPLORED_DIM:
-        # Few targets come here: the others do not wait for the import.
-        from klover.refinement.escalation import Stranded, escalate
-
-        with contextlib.suppress(BudgetExhausted, KeyboardInterrupt, Stranded):
-            carried = escalate(
-                jax.random.fold_in(key, 1), evaluator, state.mixture, draws.pareto_k, _teller(progress, evaluator)
-            )
-            draws, verdict = carried, judge_carried(context, state, proposal, carried)
+        verdict = judge(_case(context, state, proposal, draws, cause))
+    if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and not context.is_explored:
+        draws, verdict = _escalate(key, context, state, proposal, draws, verdict, shown)
     history = {
         field.name: np.asarray([getattr(info, field.name) for info in state.history])
         for field in dataclasses.fields(RoundInfo)
     }
-    chosen = {"max_components": max_components, "num_draws": num_draws, "budget": budget, "family": family}
+    chosen = {"max_components": max_components, "num_draws": num_draws, "budget": budget, "family": str(family)}
     settings = settings_of("refine", key, start=start, **chosen, integrand=integrand)
     return Fit(target, proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds, settings)
 
 
-def _reserve(budget: Budget, num_draws: int | None) -> int:
+def _reserve(budget: Budget, num_draws: int | None, tuning: Tuning) -> int:
     """Return the evaluations to keep back for the final draws."""
     if not isinstance(budget, int):
         return 0
     if num_draws is not None and num_draws >= budget:
         raise ValueError(
-            f"num_draws must be smaller than the budget, got {num_draws} and {budget}. The budget pays for the "
-            "search as well: give at least twice as many evaluations."
+            f"num_draws must be smaller than the budget, got {num_draws} and {budget}. The budget pays for the search "
+            "as well: give at least twice as many evaluations."
         )
-    return num_draws or max(min(FEWEST_DRAWS, budget // 4), 2)
+    return num_draws or max(min(tuning.rounds.most_draws, budget // 4), 2)
 
 
 def _run(
     context: Context,
     start: Any,
-    report: Callable[[RoundInfo], None],
+    shown: Progress,
     checkpoint: str | os.PathLike | None,
     asked: dict[str, Any],
 ) -> tuple[State, str | None]:
     """Take rounds until the mixture is good; return the state, and why it was stopped before, in words."""
-    state = None
-    cause = f"{MOST_ROUNDS} rounds"
+    state, most_rounds = None, context.tuning.rounds.most_rounds
+    cause = f"{most_rounds} rounds"
     try:
         if checkpoint is not None and os.path.exists(checkpoint):
-            state = checkpoint.load(checkpoint, context, asked)
+            state = checkpoints.load(checkpoint, context, asked)
         else:
             state = from_target(context) if start is None else from_given(context, start)
-        while not state.is_done and len(state.history) < MOST_ROUNDS:
-            take_round(context, state)
+        while not state.is_done and len(state.history) < most_rounds:
+            state = take_round(context, state)
             if checkpoint is not None:
-                checkpoint.save(checkpoint, context, state, asked)
-            report(state.history[-1])
+                checkpoints.save(checkpoint, context, state, asked)
+            shown.report(state.history[-1])
     except BudgetExhausted:
         cause = SPENT
     except KeyboardInterrupt:
         cause = "interrupted"
     if state is None:
-        broad, _, _ = region(context)
+        broad = cover(context)
         state = State(broad, broad, Pool.empty(context.dim))
     return state, None if state.is_done else cause
 
 
-def _reporter(callback: Callable[[RoundInfo], None] | None, progress: bool | None) -> Callable[[RoundInfo], None]:
-    def report(info: RoundInfo) -> None:
-        is_shown = progress or (progress is None and sys.stderr.isatty() and info.seconds > PROGRESS_SECONDS)
-        if is_shown:
-            print(
-                f"round {info.round:2d}  {info.num_components:3d} components  ESS {info.ess_share:6.1%}  "
-                f"k̂ {info.pareto_k:5.2f}  log evidence {info.log_evidence:.3f} ± {info.log_evidence_se:.3f}  "
-                f"{info.num_evaluations} evaluations  {info.seconds:.1f} s",
-                file=sys.stderr,
-            )
-        if callback is not None:
-            callback(info)
+def _case(context: Context, state: State, proposal: Mixture, draws: WeightedDraws, cause: str | None) -> Case:
+    """Put together what the verdict is to look at."""
+    last = state.history[-1] if state.history else None
+    return Case(
+        draws,
+        proposal,
+        state.mixture,
+        context.evaluator,
+        context.generator,
+        None if last is None else (last.log_evidence, last.log_evidence_se),
+        0.0 if last is None else last.drift,
+        state.most_invalid,
+        cause,
+        context.tuning,
+    )
 
-    return report
 
+def _escalate(
+    key: jax.Array,
+    context: Context,
+    state: State,
+    proposal: Mixture,
+    draws: WeightedDraws,
+    verdict: Verdict,
+    shown: Progress,
+) -> tuple[WeightedDraws, Verdict]:
+    """Let particles take over; where they cannot, all stays as it is."""
+    # Few targets come here: the others do not wait for the import.
+    from klover.refinement.escalation import Stranded, escalate
 
-def _teller(progress: bool | None, evaluator: Evaluator) -> Callable[[np.ndarray], None]:
-    def tell(beta: np.ndarray) -> None:
-        if progress or (progress is None and sys.stderr.isatty()):
-            print(
-                f"particles at temperature {beta[0]:6.1%}  {evaluator.num_evaluations} evaluations  "
-                f"{evaluator.elapsed:.1f} s",
-                file=sys.stderr,
-            )
-
-    return tell
+    with contextlib.suppress(BudgetExhausted, KeyboardInterrupt, Stranded):
+        carried = escalate(
+            jax.random.fold_in(key, 1),
+            context.evaluator,
+            state.mixture,
+            draws.pareto_k,
+            shown.tell_temperature,
+            context.tuning.islands,
+        )
+        return carried, judge(_case(context, state, proposal, carried, None))
+    return draws, verdict
 
 
 def _check_support(state: State, evaluator: Evaluator) -> None:
@@ -219,26 +235,12 @@ def _check_support(state: State, evaluator: Evaluator) -> None:
 
 def _final_draws(context: Context, state: State, proposal: Mixture, num_draws: int | None) -> WeightedDraws:
     """Weigh fresh draws of the final proposal, enough of them for accurate expectations."""
-    evaluator = context.evaluator
+    evaluator, answer, fewest = context.evaluator, context.tuning.answer, context.tuning.rounds.most_draws
     # Where rounds no longer get better, one of them may have been lucky.
     share = min((info.ess_share for info in state.history[-1 - state.num_stale :]), default=0.0)
-    most = min(MOST_DRAWS, max(MOST_NUMBERS // context.dim, FEWEST_DRAWS))
-    wanted = int(np.clip(WANTED_ESS / max(share, 1e-3), FEWEST_DRAWS, most))
+    most = min(answer.most_draws, max(MOST_NUMBERS // context.dim, fewest))
+    wanted = int(np.clip(answer.wanted_ess / max(share, 1e-3), fewest, most))
     if evaluator.num_left is not None:
-        wanted = min(wanted, max(evaluator.num_left - SEARCH_EVALUATIONS, evaluator.reserve))
-    num_nan, num_infinite = evaluator.num_nan, evaluator.num_infinite
-    # Rounded as the target will see them, so that both densities are those of one point.
-    x = proposal.draw(context.generator, num_draws or wanted).astype(evaluator.target.start.dtype).astype(float)
-    log_p, log_q = evaluator.values(x), proposal.log_prob(x)
-    log_weight, pareto_k = psis.smooth(log_p - log_q)
-    return WeightedDraws(
-        x,
-        log_p,
-        log_q,
-        log_weight,
-        pareto_k,
-        np.asarray(evaluator.num_nan - num_nan),
-        np.asarray(evaluator.num_infinite - num_infinite),
-        evaluator.target,
-        control=control(proposal, x, log_q, log_p),
-    )
+        kept_back = 2 * context.tuning.search.num_starts * STEPS_OF_LAST_SEARCH
+        wanted = min(wanted, max(evaluator.num_left - kept_back, evaluator.reserve))
+    return weigh_on_host(context.generator, evaluator, proposal, num_draws or wanted)

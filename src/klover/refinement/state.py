@@ -1,17 +1,28 @@
 """What :func:`klover.refine` carries from round to round."""
 
 import dataclasses
+import enum
 
 import numpy as np
 
+from klover.fitting.growth import Rules
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement.pool import Pool
 from klover.sampling.hamiltonian import Particles
+from klover.search.region import Region
 from klover.targets.evaluator import Evaluator
+from klover.tuning import Tuning
 
-STUDENT = Family("student")
-TEMPER, DESCEND, POOL, EXPLORE = "temper", "descend", "pool", "explore"
+
+class Stage(enum.Enum):
+    """What a round does beside drawing, measuring and fitting (:mod:`klover.refinement.stages`)."""
+
+    BEGIN = "begin"
+    TEMPER = "temper"
+    DESCEND = "descend"
+    POOL = "pool"
+    EXPLORE = "explore"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,20 +57,36 @@ class RoundInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What all rounds share: the source of chance, the target, how large the mixture may grow, and of what."""
+    """What all rounds share: the source of chance, the target, the largest mixture and its family, the numbers."""
 
     generator: np.random.Generator
     evaluator: Evaluator
     max_components: int
-    family: Family = STUDENT
+    family: Family = Family("student")
+    tuning: Tuning = Tuning()
 
     @property
     def dim(self) -> int:
         """Dimension of the space."""
         return self.evaluator.target.dim
 
+    @property
+    def rules(self) -> Rules:
+        """How mixtures may grow."""
+        return Rules(self.max_components, self.family.is_df_fitted, self.tuning.growth)
 
-@dataclasses.dataclass
+    @property
+    def region(self) -> Region:
+        """Where the posterior may lie."""
+        return Region(self.evaluator.target, self.tuning.search)
+
+    @property
+    def is_explored(self) -> bool:
+        """Whether there are few enough dimensions to send particles out."""
+        return self.dim <= self.tuning.rounds.explored_dim
+
+
+@dataclasses.dataclass(frozen=True)
 class State:
     """All that a round needs of the rounds before.
 
@@ -72,13 +99,13 @@ class State:
     pool
         All draws so far.
     stage
-        ``"temper"``, ``"descend"``, ``"pool"`` or ``"explore"`` (see :mod:`klover.refinement.rounds`).
+        What the last round did.
     was_hard
         Whether it took more than the pool to come here; then a last look is a longer one.
     frontier, frontier_particles
         Particles somewhat colder and hotter than the target, and the mixture that follows them.
     archive
-        Particles of the last journeys.
+        Particles of this round's journeys.
     discovered
         Mass that the last two journeys from outside found where the proposal is all but absent.
     most_invalid
@@ -94,13 +121,13 @@ class State:
     mixture: Mixture
     broad: Mixture
     pool: Pool
-    stage: str = POOL
+    stage: Stage = Stage.BEGIN
     was_hard: bool = False
     frontier: Mixture | None = None
     frontier_particles: tuple[Particles, ...] = ()
     archive: tuple[Particles, ...] = ()
     discovered: tuple[float, ...] = (1.0, 1.0)
-    most_invalid: tuple[int, ...] = (0, 0, 1)
+    most_invalid: tuple[int, int, int] = (0, 0, 1)
     best_ess: float = 0.0
     num_stale: int = 0
     is_done: bool = False

@@ -15,7 +15,7 @@ import numpy as np
 from klover.base.shapes import Float
 
 DAMAGE = (OSError, KeyError, IndexError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile)
-"""What reading a file raises that was cut, changed, or is something else."""
+"""What a truncated, changed or foreign file can raise."""
 NUM_COMPARED = 8
 TOLERANCE, SINGLE_TOLERANCE = 1e-8, 1e-4
 """Relative difference of log densities that two machines may have, in double and in single precision."""

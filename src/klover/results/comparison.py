@@ -6,8 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from klover.base.shapes import Float
+from klover.results import html
 from klover.results.fit import Fit
-from klover.results.summary import html_table
+from klover.results.summary import aligned
 
 HEADER = ("model", "log evidence", "±", "difference", "±", "Bayes factor", "±")
 
@@ -45,13 +46,11 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return the table as text."""
-        rows = [HEADER, *self._rows()]
-        width = max(len(row[0]) for row in rows)
-        return "\n".join(f"{row[0]:<{width}}" + "".join(f"{cell:>14}" for cell in row[1:]) for row in rows)
+        return "\n".join(aligned([HEADER, *self._rows()], 14))
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook."""
-        return html_table(HEADER, self._rows(), "Evidences of models")
+        return html.table(HEADER, self._rows(), "Evidences of models")
 
     def _rows(self) -> list[list[str]]:
         columns = (self.log_evidence, self.log_evidence_se, self.difference, self.difference_se)

@@ -1,21 +1,20 @@
 """Results as labelled arrays: an ``xarray.DataTree`` in the groups that ArviZ knows."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from klover.base import optional
-from klover.base.shapes import AnyArray, Key, PyTree
+from klover.base.checks import as_key
+from klover.base.shapes import AnyArray, Key, KeyLike, PyTree
 from klover.base.version import __version__
 from klover.importance import resampling
-from klover.importance.draws import WeightedDraws
+from klover.importance.draws import WeightedDraws, over_draws
 from klover.targets.model_info import ModelInfo
+from klover.targets.positions import variables
 
 SAMPLE = ("chain", "draw")
-BLOCK = 256
-"""Draws whose log likelihoods or predictions are computed at a time."""
 
 
 def versions() -> dict[str, str]:
@@ -23,9 +22,7 @@ def versions() -> dict[str, str]:
     return {"klover": __version__, "jax": jax.__version__}
 
 
-def to_datatree(
-    draws: WeightedDraws, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False
-) -> Any:
+def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, predictive: bool = False) -> Any:
     """Return labelled results in ArviZ's groups, as an ``xarray.DataTree``.
 
     ``posterior`` holds draws of equal weight, because ArviZ knows no weights: one chain, so that r_hat is NaN. Some of
@@ -38,15 +35,14 @@ def to_datatree(
     ----------
     draws
         Weighted draws.
-    key
-        For resampling and predictions; a fixed one if None.
     num_draws
         How many draws of equal weight.
+    key
+        For resampling and predictions: a typed key, or a whole number as its seed.
     predictive
         Whether to add ``posterior_predictive``, new observations for each of these draws.
     """
-    key_choice, key_order, key = jax.random.split(jax.random.key(0) if key is None else key, 3)
-    index = np.asarray(jax.random.permutation(key_order, resampling.resample(key_choice, draws.log_weight, num_draws)))
+    index = np.asarray(resampling.resample(key, np.asarray(draws.log_weight), num_draws))
     model_info: ModelInfo | None = draws.target.model_info
     positions, names = draws.positions, draws.target.names
     chosen = jax.tree.map(lambda leaf: leaf[index], positions)
@@ -62,7 +58,7 @@ def to_datatree(
     if model_info is not None and model_info.log_likelihood is not None:
         groups["log_likelihood"] = _dataset(over_draws(model_info.log_likelihood, chosen), model_info)
     if predictive:
-        groups["posterior_predictive"] = _dataset(_predictions(model_info, key, chosen), model_info)
+        groups["posterior_predictive"] = _dataset(_predictions(model_info, as_key(key), chosen), model_info)
     attributes = _attributes(draws)
     groups["posterior"].attrs.update(attributes)
     tree = optional.xarray().DataTree.from_dict(groups)
@@ -89,38 +85,19 @@ def to_arviz(tree: Any) -> Any:
     return tree if convert is None else convert(tree)
 
 
-def variables(positions: PyTree, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Name the arrays of stacked positions by their paths; where the user has named single numbers, by these names."""
-    found, first = {}, 0
-    for path, leaf in jax.tree_util.tree_leaves_with_path(positions):
-        values = np.asarray(leaf)
-        stem = jax.tree_util.keystr(path, simple=True, separator=".") or "x"
-        made = [f"{stem}[{','.join(map(str, place))}]" if place else stem for place in np.ndindex(values.shape[1:])]
-        given = list(names[first : first + len(made)])
-        first += len(made)
-        columns = zip(given, values.reshape(len(values), -1).T, strict=True)
-        found |= {stem: values} if given == made else dict(columns)
-    return found
-
-
-def over_draws(function: Callable[..., dict[str, AnyArray]], *arguments: PyTree) -> dict[str, AnyArray]:
-    """Call a function of one draw at all draws; one by one where JAX cannot trace it."""
-    try:
-        return jax.lax.map(lambda each: function(*each), arguments, batch_size=BLOCK)
-    except jax.errors.JAXTypeError:
-        leaves, structure = jax.tree.flatten(arguments)
-        each = [function(*jax.tree.unflatten(structure, draw)) for draw in zip(*leaves, strict=True)]
-        return {name: np.stack([np.asarray(entry[name]) for entry in each]) for name in each[0]}
-
-
 def _predictions(model_info: ModelInfo | None, key: Key[jax.Array, ""], positions: PyTree) -> dict[str, AnyArray]:
     if model_info is None or model_info.predict is None:
         raise ValueError(
             "predictive must be False, because the target does not know how to predict: it was not made from a model "
             "of a modelling language that does, or the fit was loaded without it."
         )
-    num = len(jax.tree.leaves(positions)[0])
-    return over_draws(model_info.predict, jax.random.split(key, num), positions)
+    predict = model_info.predict
+    keys = jax.random.split(key, len(jax.tree.leaves(positions)[0]))
+    return over_draws(
+        lambda data, position: predict(jax.random.wrap_key_data(data, impl=jax.random.key_impl(key)), position),
+        np.asarray(jax.random.key_data(keys)),
+        positions,
+    )
 
 
 def _dataset(arrays: dict[str, Any], model_info: ModelInfo | None, leading: tuple[str, ...] = SAMPLE) -> Any:

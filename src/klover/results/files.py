@@ -16,7 +16,8 @@ from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.results import codec
 from klover.results.datatree import versions
-from klover.targets.loaded import StoredTarget, describe
+from klover.targets.evaluator import Evaluator
+from klover.targets.loaded import LoadedTarget
 from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 from klover.verdict.judge import Verdict
@@ -24,7 +25,7 @@ from klover.verdict.status import Status
 
 VERSION = 1
 DRAWS = {"importance": WeightedDraws, "particles": ParticleDraws}
-RECORDS = (Components, Diagonal, ModelInfo, Full, LowRank, Mixture, Status, Verdict)
+RECORDS = (Components, Diagonal, Full, LoadedTarget, LowRank, Mixture, ModelInfo, Status, Verdict)
 
 
 def settings_of(function: str, key: Key[jax.Array, ""], **choices: Any) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def save(path: str | os.PathLike, fit: Any) -> None:
         "version": VERSION,
         "versions": versions(),
         "draws_kind": draws.kind,
-        "target": codec.encode(describe(target, content["draws"]["x"]), arrays),
+        "target": codec.encode(LoadedTarget.of(target, content["draws"]["x"]), arrays),
         "fit": codec.encode(content, arrays),
     }
     codec.write(path, description, arrays)
@@ -63,7 +64,7 @@ def save(path: str | os.PathLike, fit: Any) -> None:
 def load(path: str | os.PathLike, target: Target | None = None) -> dict[str, Any]:
     """Read the fields of a :class:`klover.Fit`."""
     description = codec.read(path, "fit", VERSION, RECORDS, "save the fit again.")
-    about, content = StoredTarget(**description["target"]), description["fit"]
+    about, content = description["target"], description["fit"]
     draws = content["draws"]
     if target is not None:
         _check_target(path, target, about, draws["log_p"])
@@ -72,14 +73,14 @@ def load(path: str | os.PathLike, target: Target | None = None) -> dict[str, Any
     return content
 
 
-def _check_target(path: str | os.PathLike, target: Target, about: StoredTarget, log_p: np.ndarray) -> None:
+def _check_target(path: str | os.PathLike, target: Target, about: LoadedTarget, log_p: np.ndarray) -> None:
     """Refuse a target that is not the one of the file: its weights would be wrong."""
     if (target.dim, target.names) != (about.dim, about.names):
         raise ValueError(
             f"target must be that of the fit {path}, of dimension {about.dim} with the names "
             f"{', '.join(about.names[:8])}, got one of dimension {target.dim} with {', '.join(target.names[:8])}."
         )
-    change = codec.find_change(lambda x: np.asarray(jax.jit(Target.log_prob)(target, x)), about.x, log_p)
+    change = codec.find_change(Evaluator(target).values, about.x, log_p)
     if change:
         raise ValueError(
             f"target must be that of the fit {path}, but its log density differs by {change:.3g} at a stored "

@@ -5,14 +5,15 @@ import json
 import os
 from typing import Any
 
-import jax
 import numpy as np
 
-from klover.base.shapes import Key
+from klover.base import optional
+from klover.base.shapes import KeyLike
 from klover.importance.draws import WeightedDraws, sample_importance
 from klover.mixtures.mixture import Mixture
 from klover.results import datatree, files
 from klover.results.summary import Summary, summarise
+from klover.targets.loaded import TargetLike
 from klover.targets.target import Target
 from klover.verdict.judge import Verdict
 
@@ -41,7 +42,7 @@ class Fit:
         How the fit was made: the function, its choices, and the data of the key.
     """
 
-    target: Target
+    target: TargetLike
     mixture: Mixture
     draws: WeightedDraws
     history: dict[str, np.ndarray]
@@ -75,7 +76,7 @@ class Fit:
         """Effective number of the fresh draws."""
         return float(self.draws.ess)
 
-    def importance(self, key: Key[jax.Array, ""], num_draws: int) -> WeightedDraws:
+    def importance(self, key: KeyLike, num_draws: int) -> WeightedDraws:
         """Draw more from the proposal, weighted by the target."""
         return sample_importance(key, self.target, self.mixture, num_draws)
 
@@ -83,15 +84,32 @@ class Fit:
         """Weighted mean, sd, interval, Monte Carlo error, ESS and k̂ of every quantity."""
         return summarise(self.draws, self.verdict, int(self.mixture.num_components))
 
-    def to_datatree(
-        self, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False
-    ) -> Any:
+    def posterior(self, num_draws: int = 4000, key: KeyLike = 0) -> dict[str, np.ndarray]:
+        """Return equally weighted posterior draws by name: constrained values, as arrays of shape (draw, ...).
+
+        As :meth:`klover.WeightedDraws.resample` of the fit's own draws.
+
+        Parameters
+        ----------
+        num_draws
+            How many. More than the effective number of draws (``ess``) repeat what is there.
+        key
+            A typed key, or a whole number as its seed.
+        """
+        return {name: np.asarray(values) for name, values in self.draws.resample(key, num_draws).items()}
+
+    def to_pandas(self, num_draws: int = 4000, key: KeyLike = 0) -> Any:
+        """Return the draws of :meth:`posterior` as a ``pandas.DataFrame``: a row a draw, a column a quantity."""
+        x = np.asarray(self.draws.resample_unconstrained(key, num_draws))
+        return optional.pandas().DataFrame(np.asarray(self.target.flat_position(x)), columns=list(self.target.names))
+
+    def to_datatree(self, num_draws: int = 4000, key: KeyLike = 0, predictive: bool = False) -> Any:
         """Return labelled results in ArviZ's groups, as an ``xarray.DataTree``.
 
         As :func:`klover.results.datatree.to_datatree` of the draws; the verdict with reason and remedy, the number of
         components and the settings (as JSON) are attributes too.
         """
-        tree = datatree.to_datatree(self.draws, key, num_draws, predictive)
+        tree = datatree.to_datatree(self.draws, num_draws, key, predictive)
         tree.attrs |= {
             "verdict": "trusted" if self.verdict.trusted else "refused",
             "verdict_status": self.verdict.status.name,
@@ -102,9 +120,9 @@ class Fit:
         }
         return tree
 
-    def to_arviz(self, key: Key[jax.Array, ""] | None = None, num_draws: int = 4000, predictive: bool = False) -> Any:
+    def to_arviz(self, num_draws: int = 4000, key: KeyLike = 0, predictive: bool = False) -> Any:
         """Return :meth:`to_datatree` as the installed ArviZ has it: a DataTree, or InferenceData before ArviZ 1."""
-        return datatree.to_arviz(self.to_datatree(key, num_draws, predictive))
+        return datatree.to_arviz(self.to_datatree(num_draws, key, predictive))
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all but the target's functions to one file, which :func:`klover.load` reads."""

@@ -1,4 +1,4 @@
-"""Pages that ask nothing of the network, and so can be sent or kept: one style sheet, and the few parts they are of."""
+"""Self-contained HTML pages: nothing is loaded from elsewhere, so a page can be sent or kept as one file."""
 
 import base64
 import html
@@ -50,7 +50,7 @@ figcaption { margin-top: .5rem; font-size: .9rem; }
 .refused { border-color: var(--bad); }
 """
 
-# The policy makes the browser itself refuse what the page promises never to ask for.
+# With this policy the browser itself loads nothing from elsewhere.
 PAGE = """<!DOCTYPE html>
 <html lang="en-GB">
 <head>

@@ -13,7 +13,6 @@ from klover.importance import psis
 from klover.mixtures.algebra import marginal
 from klover.results.fit import Fit
 from klover.results.summary import weighted_quantile
-from klover.targets.loaded import StoredTarget
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,10 +67,7 @@ def _set_log_scale(axes: "Axes") -> None:
 
 def label_of(fit: Fit, coordinate: int) -> str:
     """Name a flat coordinate, and say so where it is not on the scale that a person reads."""
-    target, x = fit.target, np.asarray(fit.draws.x[:8], float)
-    if isinstance(target, StoredTarget):
-        same = np.isclose(target.values[:8], x[:, [coordinate]]).all(0)
-        return target.names[int(np.argmax(same))] if same.any() else f"coordinate {coordinate}"
+    target, x = fit.target, np.asarray(fit.draws.x[:8])
     name = target.coordinate_name(coordinate)
     if name not in target.names:
         return name

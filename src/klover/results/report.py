@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_COORDINATES = 5
-LONGEST_TABLE = 200
+MOST_QUANTITIES = 200
+"""Most quantities that a page shows."""
 PANEL = (4.8, 3.7)
 
 
@@ -133,15 +134,9 @@ def write_report(path: Path, fit: Fit, title: str, command: str) -> Path:
 
 
 def _table(summary: Summary) -> str:
-    shown = summary.names[:LONGEST_TABLE]
-    formats = {"ess": ".0f", "pareto_k": ".2f"}
-    rows = [
-        (name, *(format(float(values[row]), formats.get(column, ".4g")) for column, values in summary.columns.items()))
-        for row, name in enumerate(shown)
-    ]
-    rest = len(summary.names) - len(shown)
-    more = f'<p class="soft">And {rest} more, in summary.csv.</p>' if rest else ""
-    return html.table(("quantity", *summary.columns), rows, "Posterior quantities") + more
+    rest = len(summary.names) - MOST_QUANTITIES
+    more = f'<p class="soft">And {rest} more, in summary.csv.</p>' if rest > 0 else ""
+    return html.table(summary.header, summary.rows(MOST_QUANTITIES), "Posterior quantities") + more
 
 
 def comparison_figure(

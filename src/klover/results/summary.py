@@ -14,9 +14,10 @@ from klover.results import html
 from klover.verdict.judge import Verdict
 
 INTERVAL = (0.05, 0.95)
-
-
 LONGEST_TABLE = 40
+"""Most quantities that a terminal or a notebook shows."""
+FORMATS = {"ess": ".0f", "pareto_k": ".2f"}
+"""How the numbers of a column are written; ``.4g`` where nothing is said."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,38 +41,44 @@ class Summary:
     figures: dict[str, Any]
     verdict: Verdict
 
+    @property
+    def header(self) -> list[str]:
+        """Titles of the columns."""
+        return ["quantity", *self.columns]
+
+    def rows(self, longest: int = LONGEST_TABLE) -> list[list[str]]:
+        """Write the first rows as words and rounded numbers."""
+        columns = [(FORMATS.get(name, ".4g"), values) for name, values in self.columns.items()]
+        return [
+            [name, *(format(float(values[row]), style) for style, values in columns)]
+            for row, name in enumerate(self.names[:longest])
+        ]
+
     def __str__(self) -> str:
         """Return the table as text."""
-        rows = self._rows()
-        width = max(len(row[0]) for row in (*rows, ["quantity"]))
-        lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>11}" for cell in row[1:]) for row in (self._header, *rows)]
-        if len(self.names) > LONGEST_TABLE:
-            lines.append(f"... and {len(self.names) - LONGEST_TABLE} more")
-        lines += ["", *(f"{label:<15}{text}" for label, text in self._lines())]
-        return "\n".join(lines)
+        lines = aligned([self.header, *self.rows()], 11)
+        lines += [*self._more(), "", *(f"{label:<15}{text}" for label, text in self._lines())]
+        return "\n".join([*lines, f"{'verdict':<15}{self.verdict}"])
 
     def _repr_html_(self) -> str:
-        """Return the table for a notebook."""
-        notes = [f"... and {len(self.names) - LONGEST_TABLE} more"] if len(self.names) > LONGEST_TABLE else []
-        notes += [f"{label}: {text}" for label, text in self._lines()[:-1]]
-        return html_table(self._header, self._rows(), "Posterior quantities", notes, self.verdict)
+        """Return the table for a notebook, whose own colours of text and page are left as they are."""
+        notes = [*self._more(), *(f"{label}: {text}" for label, text in self._lines())]
+        word, _, rest = str(self.verdict).partition(":")
+        colour = "#2e7d4f" if self.verdict.trusted else "#c0392b"
+        said = f"<b>{html.escape(word)}</b>:{html.escape(rest)}"
+        table = html.table(self.header, self.rows(), "Posterior quantities")
+        return f'{table}{html.bullets(notes)}<p style="border-left: 4px solid {colour}; padding-left: .6em">{said}</p>'
 
     def to_csv(self, path: str | os.PathLike) -> None:
         """Write the table, all quantities and digits of it, as comma-separated values."""
         with open(path, "w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
-            table.writerow(self._header)
+            table.writerow(self.header)
             table.writerows(zip(self.names, *(column.tolist() for column in self.columns.values()), strict=True))
 
-    @property
-    def _header(self) -> list[str]:
-        return ["quantity", *self.columns]
-
-    def _rows(self) -> list[list[str]]:
-        return [
-            [name, *(_cell(column, values[row]) for column, values in self.columns.items())]
-            for row, name in enumerate(self.names[:LONGEST_TABLE])
-        ]
+    def _more(self) -> list[str]:
+        rest = len(self.names) - LONGEST_TABLE
+        return [f"... and {rest} more"] if rest > 0 else []
 
     def _lines(self) -> list[tuple[str, str]]:
         """Return what is said below the table: labels and texts."""
@@ -83,31 +90,13 @@ class Summary:
             (figures["kind"], share),
             ("Pareto k̂", f"{figures['pareto_k']:.2f}{whose}"),
             ("components", str(figures["num_components"])),
-            ("verdict", str(self.verdict)),
         ]
 
 
-def html_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    label: str,
-    notes: Sequence[str] = (),
-    verdict: Verdict | None = None,
-) -> str:
-    """Show a table for a notebook, whose own colours of text and page are left as they are."""
-    parts = [html.table(header, rows, label), html.bullets(notes) if notes else ""]
-    if verdict is not None:
-        word, _, rest = str(verdict).partition(":")
-        colour = "#2e7d4f" if verdict.trusted else "#c0392b"
-        said = f"<b>{html.escape(word)}</b>:{html.escape(rest)}"
-        parts.append(f'<p style="border-left: 4px solid {colour}; padding-left: .6em">{said}</p>')
-    return "".join(parts)
-
-
-def _cell(column: str, value: float) -> str:
-    if column == "ess":
-        return f"{value:.0f}"
-    return f"{value:.2f}" if column == "pareto_k" else f"{value:.4g}"
+def aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Write rows of words as lines of text: the first column to the left, all others to the right."""
+    first = max(len(row[0]) for row in rows)
+    return [f"{row[0]:<{first}}" + "".join(f"{cell:>{width}}" for cell in row[1:]) for row in rows]
 
 
 def weighted_quantile(values: np.ndarray, weight: np.ndarray, levels: Sequence[float]) -> np.ndarray:

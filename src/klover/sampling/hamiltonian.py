@@ -1,8 +1,8 @@
-r"""Particles: points that a Markov kernel carries from a mixture to the target, and a little beyond it.
+r"""Hamiltonian Monte Carlo: one trajectory and one acceptance for NumPy and JAX, and particles on the host.
 
-The kernel is Hamiltonian Monte Carlo with a *component-local* metric. With the mixture :math:`q=\sum_k\lambda_kf_k` a
-number k is drawn with probability :math:`s_k(\theta)\propto(\lambda_kf_k(\theta))^{0.1}`, the trajectory uses the
-covariance of component k, and the move is accepted with probability
+On the host the metric is *component-local*. With the mixture :math:`q=\sum_k\lambda_kf_k` a number k is drawn with
+probability :math:`s_k(\theta)\propto(\lambda_kf_k(\theta))^{0.1}`, the trajectory uses the covariance of component k,
+and the move is accepted with probability
 
 .. math:: \min\Big(1,\frac{\pi(\theta')\,s_k(\theta')}{\pi(\theta)\,s_k(\theta)}e^{-\Delta K}\Big).
 
@@ -10,30 +10,75 @@ The number k is an auxiliary variable that is held during the move, so the kerne
 the plain responsibilities (power 1) a move that leaves its component is rejected, and particles never travel along a
 curved ridge. Half of the moves have steps shrunk at random, down to 1/30, which enter narrow necks. Without gradients
 the trajectory is one random-walk step.
-
-Three journeys use it. :func:`carry` is adaptive sequential Monte Carlo along :math:`p^\beta q^{1-\beta}` (Del Moral,
-Doucet & Jasra 2006): begun from an *inflated* mixture it closes in on a ridge from outside, where a walk along the
-ridge takes far too long. :func:`excursion` heats particles to :math:`p^\beta` and cools them again; it overshoots into
-necks (hierarchical models, funnels), which is what is wanted there. :func:`move` at :math:`p^{1+1/d}` looks into necks
-too.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from klover.base.arrays import logsumexp
-from klover.base.shapes import AnyArray, Float
+from klover.base.arrays import iterate, logsumexp, namespace
+from klover.base.shapes import AnyArray, Bool, Float, Int
 from klover.mixtures.mixture import Mixture
 from klover.targets.evaluator import Evaluator
+from klover.tuning import Moves
 
-ACCEPTANCE = 0.7
-NUM_LEAPFROGS = 5
-NUM_MOVES = 4
-SELECTION_POWER = 0.1
-STEP_JITTER = 0.5
-LARGEST_SHRINKAGE = 1.5
 STEP_RANGE = (1e-4, 2.0)
+"""Of step sizes, in units of the metric: the longest that can be stable, and one that goes nowhere."""
+RANDOM_WALK_ACCEPTANCE = 0.3
+
+Points = Float[AnyArray, "particle dim"]
+PerParticle = Float[AnyArray, " particle"]
+Evaluate = Callable[[Points], tuple[PerParticle, Points, Any]]
+"""From points to the log density, its gradient, and whatever else is to be kept of them."""
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """A square root of the inverse mass matrix of every particle."""
+
+    def times(self, noise: Points) -> Points:
+        """Multiply by the square root."""
+        ...
+
+    def times_transposed(self, slope: Points) -> Points:
+        """Multiply by the transposed square root."""
+        ...
+
+
+def trajectory(
+    evaluate: Evaluate,
+    x: Points,
+    momentum: Points,
+    found: tuple[PerParticle, Points, Any],
+    metric: Metric,
+    size: Float[AnyArray, "particle 1"],
+    num_leapfrogs: Int[AnyArray, ""] | int,
+) -> tuple[Points, Points, tuple[PerParticle, Points, Any]]:
+    """Follow Hamilton's equations by leapfrog steps; ``found`` is what :class:`Evaluate` gives at the beginning."""
+
+    def leapfrog(carry):
+        x, momentum, (_, slope, _) = carry
+        momentum = momentum + 0.5 * size * metric.times_transposed(slope)
+        x = x + size * metric.times(momentum)
+        found = evaluate(x)
+        return x, momentum + 0.5 * size * metric.times_transposed(found[1]), found
+
+    return iterate(leapfrog, (x, momentum, found), num_leapfrogs)
+
+
+def accept(log_ratio: PerParticle, uniform: PerParticle) -> tuple[Bool[AnyArray, " particle"], Float[AnyArray, ""]]:
+    """Metropolis' rule: which moves are taken, and the mean probability; a ratio that is no number is refused."""
+    xp = namespace(log_ratio)
+    log_ratio = xp.where(xp.isnan(log_ratio) | (log_ratio == xp.inf), -xp.inf, log_ratio)
+    return xp.log(uniform) < log_ratio, xp.mean(xp.exp(xp.minimum(log_ratio, 0.0)))
+
+
+def adapt(step: Float[AnyArray, ""] | float, rate: Float[AnyArray, ""], goal: float) -> Float[AnyArray, ""]:
+    """Lengthen the step where more moves are taken than the goal asks for, and shorten it where fewer are."""
+    xp = namespace(rate)
+    return xp.clip(step * xp.exp(rate - goal), *STEP_RANGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,17 +105,27 @@ class Particles:
         )
 
 
-def place(evaluator: Evaluator, x: Float[np.ndarray, "particle dim"]) -> Particles:
+def place(evaluator: Evaluator, x: Float[np.ndarray, "particle dim"], step: float = 0.5) -> Particles:
     """Evaluate the target at points."""
     if evaluator.has_gradient:
-        return Particles(x, *evaluator.values_and_gradients(x))
-    return Particles(x, evaluator.values(x), np.zeros_like(x))
+        return Particles(x, *evaluator.values_and_gradients(x), step)
+    return Particles(x, evaluator.values(x), np.zeros_like(x), step)
 
 
-def systematic(generator: np.random.Generator, weight: Float[np.ndarray, " draw"], num: int) -> np.ndarray:
-    """Resample by a comb with one random offset."""
-    ends = np.cumsum(weight)
-    return np.searchsorted(ends, (np.arange(num) + generator.uniform()) / num * ends[-1]).clip(0, len(weight) - 1)
+@dataclasses.dataclass(frozen=True)
+class Bridge:
+    r"""The tempered target :math:`p^\beta q^{1-\beta}`; without a mixture :math:`p^\beta`."""
+
+    beta: float = 1.0
+    mixture: Mixture | None = None
+
+    def __call__(self, particles: Particles) -> tuple[np.ndarray, np.ndarray]:
+        """Log density and gradient at particles."""
+        log_density, gradient = self.beta * particles.log_p, self.beta * particles.gradient
+        if self.mixture is None or self.beta == 1:
+            return log_density, gradient
+        log_q, slope = log_prob_and_gradient(self.mixture, particles.x)
+        return log_density + (1 - self.beta) * log_q, gradient + (1 - self.beta) * slope
 
 
 def log_prob_and_gradient(
@@ -90,93 +145,77 @@ def log_prob_and_gradient(
     return log_q, gradient
 
 
-@dataclasses.dataclass(frozen=True)
-class Bridge:
-    r"""The tempered target :math:`p^\beta q^{1-\beta}`; without a mixture :math:`p^\beta`."""
-
-    beta: float = 1.0
-    mixture: Mixture | None = None
-
-    def __call__(self, particles: Particles) -> tuple[np.ndarray, np.ndarray]:
-        """Log density and gradient at particles."""
-        log_density, gradient = self.beta * particles.log_p, self.beta * particles.gradient
-        if self.mixture is None or self.beta == 1:
-            return log_density, gradient
-        log_q, slope = log_prob_and_gradient(self.mixture, particles.x)
-        return log_density + (1 - self.beta) * log_q, gradient + (1 - self.beta) * slope
-
-
-TARGET = Bridge()
-
-
-def _trajectory(
-    evaluator: Evaluator,
-    bridge: Bridge,
-    start: Particles,
-    slope: np.ndarray,
-    momentum: np.ndarray,
-    spread,
-    size: np.ndarray,
-    num_leapfrogs: int = NUM_LEAPFROGS,
-) -> tuple[Particles, np.ndarray, np.ndarray, np.ndarray]:
-    """Follow Hamilton's equations in the metric of each particle's own component."""
-    now, log_density = start, np.zeros(len(slope))
-    for _ in range(num_leapfrogs):
-        momentum = momentum + 0.5 * size * spread.times_transposed(slope)
-        now = dataclasses.replace(place(evaluator, now.x + size * spread.times(momentum)), step=start.step)
-        log_density, slope = bridge(now)
-        momentum = momentum + 0.5 * size * spread.times_transposed(slope)
-    return now, log_density, slope, momentum
-
-
-def _selection(kernel: Mixture, x: np.ndarray) -> AnyArray:
-    log_joint = SELECTION_POWER * (kernel.log_weights[:, None] + kernel.component_log_prob(x))
-    return log_joint - logsumexp(log_joint, axis=0)
-
-
 @np.errstate(invalid="ignore", over="ignore")
 def move(
     generator: np.random.Generator,
     evaluator: Evaluator,
     kernel: Mixture,
     particles: Particles,
-    bridge: Bridge = TARGET,
-    num_moves: int = NUM_MOVES,
-    num_leapfrogs: int = NUM_LEAPFROGS,
-    are_some_small: bool = True,
+    tuning: Moves,
+    bridge: Bridge | None = None,
+    num_moves: int | None = None,
+    num_leapfrogs: int | None = None,
 ) -> Particles:
-    """Move every particle; the kernel leaves the bridge's density as it is.
+    """Move every particle; the kernel leaves the bridge's density (the target's, without one) as it is.
 
-    ``are_some_small`` shrinks the steps of every second move at random, to enter narrow necks.
+    Every second move has its steps shrunk at random, to enter narrow necks, and adapts nothing.
     """
-    num = len(particles.x)
-    rows = np.arange(num)
-    log_density, slope = bridge(particles)
-    for turn in range(num_moves):
-        log_selection = _selection(kernel, particles.x)
-        slot = np.argmax(log_selection + generator.gumbel(size=log_selection.shape), axis=0)
-        spread = kernel.components.spread.gather(slot)
-        noise = generator.standard_normal(particles.x.shape)
-        size = particles.step * np.exp(STEP_JITTER * generator.standard_normal((num, 1)))
-        is_small = are_some_small and turn % 2 == 1
-        if is_small:
-            size = size * 10 ** -generator.uniform(0, LARGEST_SHRINKAGE, (num, 1))
-        if evaluator.has_gradient:
-            moved, log_moved, slope_moved, momentum = _trajectory(
-                evaluator, bridge, particles, slope, noise, spread, size, num_leapfrogs
-            )
-            log_accept = 0.5 * (noise**2).sum(1) - 0.5 * (momentum**2).sum(1)
-        else:
-            moved = dataclasses.replace(place(evaluator, particles.x + size * spread.times(noise)), step=particles.step)
-            log_moved, slope_moved = bridge(moved)
-            log_accept = np.zeros(num)
-        log_accept += log_moved - log_density + _selection(kernel, moved.x)[slot, rows] - log_selection[slot, rows]
-        log_accept = np.where(np.isfinite(log_accept) & np.isfinite(moved.x).all(1), log_accept, -np.inf)
-        taken = np.log(generator.uniform(size=num)) < log_accept
-        log_density = np.where(taken, log_moved, log_density)
-        slope = np.where(taken[:, None], slope_moved, slope)
-        rate = float(np.exp(np.minimum(log_accept, 0.0)).mean())
-        goal = ACCEPTANCE if evaluator.has_gradient else 0.3
-        step = particles.step if is_small else float(np.clip(particles.step * np.exp(rate - goal), *STEP_RANGE))
-        particles = dataclasses.replace(moved.where(taken, particles), step=step)
-    return particles
+    bridge = bridge or Bridge()
+    goal = tuning.acceptance if evaluator.has_gradient else RANDOM_WALK_ACCEPTANCE
+    found = (*bridge(particles), particles)
+    for turn in range(tuning.num_moves if num_moves is None else num_moves):
+        step, is_small = found[2].step, turn % 2 == 1
+        found, rate = _move_once(
+            generator, evaluator, kernel, found, tuning, bridge, num_leapfrogs or tuning.num_leapfrogs, is_small
+        )
+        step = step if is_small else float(adapt(step, rate, goal))
+        found = (*found[:2], dataclasses.replace(found[2], step=step))
+    return found[2]
+
+
+Found = tuple[np.ndarray, np.ndarray, Particles]
+"""Log density of a bridge and its gradient at particles, and these."""
+
+
+def _move_once(
+    generator: np.random.Generator,
+    evaluator: Evaluator,
+    kernel: Mixture,
+    found: Found,
+    tuning: Moves,
+    bridge: Bridge,
+    num_leapfrogs: int,
+    is_small: bool,
+) -> tuple[Found, Float[AnyArray, ""]]:
+    """Move every particle along one trajectory; return where they are, and the rate of acceptance."""
+    log_density, slope, particles = found
+    num, x = len(particles.x), particles.x
+    log_selection = _log_selection(kernel, x, tuning.selection_power)
+    slot = np.argmax(log_selection + generator.gumbel(size=log_selection.shape), axis=0)
+    metric = kernel.components.spread.gather(slot)
+    noise = generator.standard_normal(x.shape)
+    size = particles.step * np.exp(tuning.step_jitter * generator.standard_normal((num, 1)))
+    if is_small:
+        size = size * 10 ** -generator.uniform(0, tuning.shrinkage, (num, 1))
+
+    def evaluate(points):
+        placed = place(evaluator, points, particles.step)
+        return *bridge(placed), placed
+
+    if evaluator.has_gradient:
+        end, momentum, moved = trajectory(evaluate, x, noise, found, metric, size, num_leapfrogs)
+        log_ratio = 0.5 * (noise**2).sum(1) - 0.5 * (momentum**2).sum(1)
+    else:
+        end = x + size * metric.times(noise)
+        moved, log_ratio = evaluate(end), np.zeros(num)
+    chosen = slot, np.arange(num)
+    log_ratio += moved[0] - log_density
+    log_ratio += _log_selection(kernel, end, tuning.selection_power)[chosen] - log_selection[chosen]
+    taken, rate = accept(np.where(np.isfinite(end).all(1), log_ratio, -np.inf), generator.uniform(size=num))
+    density, gradient = np.where(taken, moved[0], log_density), np.where(taken[:, None], moved[1], slope)
+    return (density, gradient, moved[2].where(np.asarray(taken), particles)), rate
+
+
+def _log_selection(kernel: Mixture, x: np.ndarray, power: float) -> AnyArray:
+    log_joint = power * (kernel.log_weights[:, None] + kernel.component_log_prob(x))
+    return log_joint - logsumexp(log_joint, axis=0)

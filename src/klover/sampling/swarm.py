@@ -1,11 +1,9 @@
-r"""Sequential Monte Carlo from an approximation q to the target p, one temperature at a time.
+r"""Sequential Monte Carlo from an approximation q to the target p under JAX, one temperature at a time.
 
 The path is :math:`p^\beta q^{1-\beta}` (Del Moral, Doucet & Jasra 2006). A step raises β so far that every island keeps
 half of its particles effective, resamples each island by a comb, and moves each particle by Hamiltonian Monte Carlo in
-coordinates in which the particles have unit scales. Functions are pure, and can be vmapped over targets.
+the metric in which the particles have unit scales. Functions are pure, and can be vmapped over targets.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +13,17 @@ from klover.base.shapes import AnyArray, Float, Int, Key, record
 from klover.importance.resampling import systematic
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Full
+from klover.sampling.hamiltonian import accept, adapt, trajectory
+from klover.sampling.tempering import next_temperature
 from klover.targets.target import Target
+from klover.tuning import Moves
 
-EFFECTIVE_SHARE = 0.5
-ACCEPTANCE = 0.7
+MOVES = Moves()
 STEP_JITTER = 0.2
-STEP_RANGE = (1e-4, 2.0)
-NUM_HALVINGS = 40
+"""Log sd of step sizes; trajectories are long here, and a step that is too large wastes all of one."""
 SMALLEST_SCALE = 1e-6
-NUM_STEPS = 1500
-BATCH = 32
-LEARNING_RATE = 0.02
-FIRST_SCALE = 0.1
+NUM_STEPS, BATCH, LEARNING_RATE, FIRST_SCALE = 1500, 32, 0.02, 0.1
+"""Of the mean-field fit: steps of Adam, draws of each, its first rate, and the scale at which it begins."""
 
 
 @record
@@ -96,25 +93,24 @@ def advance(
     """Go to the next temperature: reweight, resample, move. At p itself only the move is left."""
     key_resample, key_move = jax.random.split(key)
     log_ratio = jnp.where(jnp.isfinite(swarm.log_p), swarm.log_p - swarm.log_q, -jnp.inf)
-    beta = swarm.beta + _stride((1 - swarm.beta) * log_ratio) * (1 - swarm.beta)
+    beta = next_temperature(swarm.beta, log_ratio, MOVES.effective_share)
     change = (beta - swarm.beta) * log_ratio
     change = jnp.where(jnp.isnan(change), -jnp.inf, change)
     log_evidence = swarm.log_evidence + jax.nn.logsumexp(change, axis=1) - jnp.log(change.shape[1])
     keys = jax.random.split(key_resample, change.shape[0])
     index = jax.vmap(lambda one, log_weight: systematic(one, log_weight, change.shape[1]))(keys, change)
     x = jnp.take_along_axis(swarm.x, index[:, :, None], axis=1)
-    moved, log_p, log_q, rate, num_nan = _move(
+    moved, (log_p, log_q, num_nan), rate = _move(
         key_move, target, begin, x.reshape(-1, x.shape[-1]), beta, swarm.step, num_leapfrogs
     )
-    step = jnp.clip(swarm.step * jnp.exp(rate - ACCEPTANCE), *STEP_RANGE)
     return Swarm(
         moved.reshape(x.shape),
         log_p.reshape(change.shape),
         log_q.reshape(change.shape),
         beta,
         log_evidence,
-        step,
-        swarm.num_nan + num_nan,
+        adapt(swarm.step, rate, MOVES.acceptance),
+        swarm.num_nan + jnp.sum(num_nan),
     )
 
 
@@ -122,43 +118,34 @@ def _clean(value: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
     return jnp.where(jnp.isnan(value) | (value == jnp.inf), -jnp.inf, value)
 
 
-def _effective_share(change: Float[AnyArray, "island particle"]) -> Float[AnyArray, " island"]:
-    total, square = jax.nn.logsumexp(change, axis=1), jax.nn.logsumexp(2 * change, axis=1)
-    return jnp.exp(2 * total - square) / change.shape[1]
+@record
+class _Metric:
+    """One square root for all particles: that of the approximation, if it has one, times the particles' own scales."""
+
+    scale: Float[AnyArray, " dim"]
+    root: Float[AnyArray, "dim dim"] | None
+
+    def times(self, noise: Float[AnyArray, "particle dim"]) -> Float[AnyArray, "particle dim"]:
+        """Multiply by the square root."""
+        return self.scale * noise if self.root is None else (self.scale * noise) @ self.root.T
+
+    def times_transposed(self, slope: Float[AnyArray, "particle dim"]) -> Float[AnyArray, "particle dim"]:
+        """Multiply by the transposed square root."""
+        return self.scale * slope if self.root is None else self.scale * (slope @ self.root)
 
 
-def _stride(change: Float[AnyArray, "island particle"]) -> Float[AnyArray, ""]:
-    """Largest part of a change of log weights that leaves half of every island's particles effective."""
-
-    def is_small(part):
-        scaled = jnp.where(change == -jnp.inf, -jnp.inf, part * change)
-        return jnp.all(_effective_share(scaled) >= EFFECTIVE_SHARE)
-
-    def halve(_, ends):
-        low, high = ends
-        middle = 0.5 * (low + high)
-        return jax.tree.map(lambda a, b: jnp.where(is_small(jnp.exp(middle)), a, b), (middle, high), (low, middle))
-
-    zero = jnp.zeros((), change.dtype)
-    low, _ = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (zero - 40.0, zero))
-    return jnp.where(is_small(zero + 1.0), 1.0, jnp.exp(low))
-
-
-def _coordinates(begin: Mixture, x: Float[AnyArray, "particle dim"]) -> tuple[Callable, Callable]:
-    """Return the way to coordinates in which particles have unit scales, and back.
+def _metric(begin: Mixture, x: Float[AnyArray, "particle dim"]) -> _Metric:
+    """Return the metric in which particles have unit scales.
 
     Where the approximation knows correlations, its covariance is used too; particles alone are too few to tell them.
     """
     if not isinstance(begin.components.spread, Full):
-        scale = jnp.maximum(x.std(0), SMALLEST_SCALE)
-        return lambda point: point / scale, lambda point: point * scale
+        return _Metric(jnp.maximum(x.std(0), SMALLEST_SCALE), None)
     delta = begin.components.location - begin.mean()
     between = delta[:, :, None] * delta[:, None, :]
-    covariance = jnp.tensordot(begin.weights, begin.components.spread.covariance() + between, 1)
-    root = cholesky(covariance)
-    inverse = inverse_triangular(root)
-    scale = jnp.maximum((x @ inverse.T).std(0), SMALLEST_SCALE)
-    return lambda point: point @ inverse.T / scale, lambda point: (scale * point) @ root.T
+    root = cholesky(jnp.tensordot(begin.weights, begin.components.spread.covariance() + between, 1))
+    scale = (x @ inverse_triangular(root).T).std(0)
+    return _Metric(jnp.maximum(scale, SMALLEST_SCALE), root)
 
 
 def _move(
@@ -169,39 +156,23 @@ def _move(
     beta: Float[AnyArray, ""],
     step: Float[AnyArray, ""],
     num_leapfrogs: Int[AnyArray, ""],
-) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]:
-    """Move each particle along one trajectory; return points, log p, log q, the acceptance rate, and NaN seen."""
-    whiten, back = _coordinates(begin, x)
+) -> tuple[Float[AnyArray, "particle dim"], tuple[AnyArray, AnyArray, AnyArray], Float[AnyArray, ""]]:
+    """Move each particle along one trajectory; return points, (log p, log q, NaN seen), and the acceptance rate."""
 
     def density(point):
-        place = back(point)
-        log_p = target.log_prob(place)
-        log_q = begin.log_prob(place[None])[0]
+        log_p, log_q = target.log_prob(point), begin.log_prob(point[None])[0]
         return beta * log_p + (1 - beta) * log_q, (log_p, log_q)
 
     def evaluate(points):
         (value, parts), slope = jax.vmap(jax.value_and_grad(density, has_aux=True))(points)
-        return value, parts, jnp.where(jnp.isfinite(slope), slope, 0.0)
+        return value, jnp.where(jnp.isfinite(slope), slope, 0.0), parts
 
     key_momentum, key_size, key_accept = jax.random.split(key, 3)
-    start = whiten(x)
-    momentum = jax.random.normal(key_momentum, start.shape, start.dtype)
-    size = step * jnp.exp(STEP_JITTER * jax.random.normal(key_size, (len(start), 1), start.dtype))
-    value, parts, slope = evaluate(start)
-
-    def leapfrog(_, carry):
-        now, momentum, slope, _, _ = carry
-        momentum = momentum + 0.5 * size * slope
-        now = now + size * momentum
-        value, parts, slope = evaluate(now)
-        return now, momentum + 0.5 * size * slope, slope, value, parts
-
-    first = start, momentum, slope, value, parts
-    end, last, _, value_end, parts_end = jax.lax.fori_loop(0, num_leapfrogs, leapfrog, first)
-    log_accept = value_end - value + 0.5 * (jnp.sum(momentum**2, 1) - jnp.sum(last**2, 1))
-    log_accept = jnp.where(jnp.isnan(log_accept) | (log_accept == jnp.inf), -jnp.inf, log_accept)
-    taken = jnp.log(jax.random.uniform(key_accept, log_accept.shape, start.dtype)) < log_accept
-    log_p, log_q = (jnp.where(taken, new, old) for new, old in zip(parts_end, parts, strict=True))
-    points = jnp.where(taken[:, None], back(end), x)
-    rate = jnp.mean(jnp.exp(jnp.minimum(log_accept, 0.0)))
-    return points, _clean(log_p), log_q, rate, jnp.sum(jnp.isnan(parts_end[0]))
+    momentum = jax.random.normal(key_momentum, x.shape, x.dtype)
+    size = step * jnp.exp(STEP_JITTER * jax.random.normal(key_size, (len(x), 1), x.dtype))
+    found = evaluate(x)
+    end, last, moved = trajectory(evaluate, x, momentum, found, _metric(begin, x), size, num_leapfrogs)
+    log_ratio = moved[0] - found[0] + 0.5 * (jnp.sum(momentum**2, 1) - jnp.sum(last**2, 1))
+    taken, rate = accept(log_ratio, jax.random.uniform(key_accept, log_ratio.shape, x.dtype))
+    log_p, log_q = (jnp.where(taken, new, old) for new, old in zip(moved[2], found[2], strict=True))
+    return jnp.where(taken[:, None], end, x), (_clean(log_p), log_q, jnp.isnan(moved[2][0])), rate

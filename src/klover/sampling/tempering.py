@@ -1,35 +1,56 @@
-"""Temperatures between a mixture and the target, and particles that go along them."""
+r"""Temperatures between a mixture and the target, and particles that go along them.
+
+Two journeys use :func:`klover.sampling.hamiltonian.move`. :func:`carry` is adaptive sequential Monte Carlo along
+:math:`p^\beta q^{1-\beta}` (Del Moral, Doucet & Jasra 2006): begun from an *inflated* mixture it closes in on a ridge
+from outside, where a walk along the ridge takes far too long. :func:`excursion` heats particles to :math:`p^\beta` and
+cools them again; it overshoots into necks (hierarchical models, funnels), which is what is wanted there.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from klover.base.arrays import logsumexp
-from klover.base.shapes import Float
+from klover.base.arrays import even_comb, iterate, logsumexp, namespace
+from klover.base.shapes import AnyArray, Float
 from klover.importance.ratios import effective_sample_size
 from klover.mixtures.mixture import Mixture
-from klover.sampling.hamiltonian import Bridge, Particles, move, place, systematic
+from klover.sampling.hamiltonian import Bridge, Particles, move, place
 from klover.targets.evaluator import Evaluator
-
-EFFECTIVE_SHARE = 0.5
-
+from klover.tuning import Moves
 
 HEATING_STEPS = 3
-
+SMALLEST_STRIDE = 1e-3
+"""Of an excursion's way back: particles of a hot target without a mixture may have no common support."""
+NUM_HALVINGS = 40
 
 Refit = Callable[[Mixture, Particles], Mixture]
 
 
-def stride(change: Float[np.ndarray, " particle"]) -> float:
-    """Largest part of a change of log weights that leaves half of the particles effective."""
-    fewest = EFFECTIVE_SHARE * len(change)
-    if effective_sample_size(change) >= fewest:
-        return 1.0
-    low, high = -40.0, 0.0
-    for _ in range(40):
+def stride(change: Float[AnyArray, "... particle"], effective_share: float) -> Float[AnyArray, ""]:
+    """Largest part of a change of log weights that leaves a share of every island's particles effective."""
+    xp = namespace(change)
+    fewest = effective_share * change.shape[-1]
+
+    def is_small(log_part):
+        return xp.all(effective_sample_size(xp.exp(log_part) * change) >= fewest)
+
+    def halve(ends):
+        low, high = ends
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if effective_sample_size(np.exp(middle) * change) >= fewest else (low, middle)
-    return float(np.exp(low))
+        is_enough = is_small(middle)
+        return xp.where(is_enough, middle, low), xp.where(is_enough, high, middle)
+
+    zero = xp.zeros((), change.dtype)
+    low, _ = iterate(halve, (zero - 40.0, zero), NUM_HALVINGS)
+    return xp.where(is_small(zero), 1.0, xp.exp(low))
+
+
+def next_temperature(
+    beta: Float[AnyArray, ""] | float, log_ratio: Float[AnyArray, "... particle"], effective_share: float
+) -> Float[AnyArray, ""]:
+    r"""Return the largest β up to 1 at which weights :math:`r^{\beta-\beta_{old}}` leave enough particles effective."""
+    part = stride((1 - beta) * log_ratio, effective_share)
+    return namespace(log_ratio).where(part == 1, 1.0, beta + part * (1 - beta))
 
 
 def carry(
@@ -40,6 +61,7 @@ def carry(
     log_p: Float[np.ndarray, " draw"],
     num_particles: int,
     refit: Refit,
+    tuning: Moves,
 ) -> tuple[Particles, float]:
     """Carry draws of a mixture to the target; return particles and the log evidence.
 
@@ -52,14 +74,13 @@ def carry(
         log_ratio = np.where(np.isfinite(log_p), log_p - log_q, -np.inf)
         if not np.isfinite(log_ratio).any():
             raise ValueError("no draw lies in the support of the target, so there is nothing to carry.")
-        part = stride((1 - beta) * log_ratio)
-        following = 1.0 if part == 1 else beta + part * (1 - beta)
+        following = float(next_temperature(beta, log_ratio, tuning.effective_share))
         change = (following - beta) * log_ratio
         log_evidence += float(logsumexp(change)) - np.log(len(change))
-        index = systematic(generator, np.exp(change - change.max()), num_particles)
+        index = even_comb(generator, np.exp(change - change.max()), num_particles)
         particles = place(evaluator, x[index]) if particles is None else particles.take(index)
         beta = following
-        particles = move(generator, evaluator, kernel, particles, Bridge(beta, mixture))
+        particles = move(generator, evaluator, kernel, particles, tuning, Bridge(beta, mixture))
         kernel = refit(kernel, particles)
         log_p, log_q = particles.log_p, mixture.log_prob(particles.x)
     assert particles is not None
@@ -73,18 +94,19 @@ def excursion(
     particles: Particles,
     hottest: float,
     refit: Refit,
+    tuning: Moves,
 ) -> Particles:
     r"""Heat particles to :math:`p^\beta` with the hottest β, moving them as they go, and cool them back to p."""
     for beta in np.geomspace(1.0, hottest, HEATING_STEPS + 1)[1:]:
-        particles = move(generator, evaluator, kernel, particles, Bridge(float(beta)))
+        particles = move(generator, evaluator, kernel, particles, tuning, Bridge(float(beta)))
         kernel = refit(kernel, particles)
     beta = hottest
     while beta < 1:
-        part = max(stride((1 - beta) * particles.log_p), 1e-3)
-        following = 1.0 if part == 1 else beta + part * (1 - beta)
+        following = float(next_temperature(beta, particles.log_p, tuning.effective_share))
+        following = max(following, beta + SMALLEST_STRIDE * (1 - beta))
         change = (following - beta) * particles.log_p
-        particles = particles.take(systematic(generator, np.exp(change - change.max()), len(particles.x)))
+        particles = particles.take(even_comb(generator, np.exp(change - change.max()), len(particles.x)))
         beta = following
-        particles = move(generator, evaluator, kernel, particles, Bridge(beta))
+        particles = move(generator, evaluator, kernel, particles, tuning, Bridge(beta))
         kernel = refit(kernel, particles)
     return particles

@@ -1,87 +1,87 @@
-"""From the Hessian at a top to a covariance."""
+r"""From the curvature of the log density at a top to a covariance.
+
+The precision matrix is the negative Hessian. Its eigenvalues are taken in absolute value, after the diagonal has been
+scaled to one, so that neither units nor saddle points matter.
+"""
 
 import numpy as np
 
-from klover.base.shapes import Float
+from klover.base.arrays import namespace
+from klover.base.shapes import AnyArray, Float
 from klover.targets.evaluator import Evaluator
+from klover.tuning import Search
 
 SMALLEST_EIGENVALUE = 1e-6
+FIRST_STEP, STEP = 1e-4, 1e-3
+"""Steps of the differences: first a guess, relative to the coordinate; then in units of its own length."""
+LARGEST_CURVATURE = 1e100
 
 
-LARGEST_SCALE = 10.0
-"""A direction may be this many times as wide as the search has come in it."""
-
-
-MOST_FULL_DIM = 128
-"""Beyond this dimension covariances are diagonal: matrices would take more draws than there are."""
-
-
+@np.errstate(over="ignore", invalid="ignore")
 def precision(evaluator: Evaluator, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
-    """Negative Hessian at a point, by central differences of the gradient.
-
-    The first steps are a guess; the second ones are a thousandth of each coordinate's own length.
-    """
+    """Negative Hessian at a point, by central differences of the gradient."""
     dim = len(x)
-    step = 1e-4 * (1 + np.abs(x))
+    step = FIRST_STEP * (1 + np.abs(x))
     hessian = np.eye(dim)
     for _ in range(2):
         shift = np.diag(step)
         _, gradient = evaluator.values_and_gradients(np.concatenate([x + shift, x - shift]))
         hessian = (gradient[dim:] - gradient[:dim]) / (2 * step[:, None])
+        # Far out in a tail the differences may overflow.
+        hessian = np.clip(np.nan_to_num(hessian), -LARGEST_CURVATURE, LARGEST_CURVATURE)
         diagonal = np.abs(np.diagonal(hessian))
-        better = np.where(diagonal > 0, 1e-3 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0)), step)
+        better = np.where(diagonal > 0, STEP / np.sqrt(np.where(diagonal > 0, diagonal, 1.0)), step)
         if np.all((better < 30 * step) & (better > step / 30)):
             break
         step = better
     return 0.5 * (hessian + hessian.T)
 
 
-def _scaled_eigen(
-    hessian: Float[np.ndarray, "dim dim"], floor: Float[np.ndarray, " dim"] | float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scales that make the diagonal of a precision matrix one; its eigenvalues then, in absolute value; the vectors."""
-    scale = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), floor))
-    values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
-    return scale, np.maximum(np.abs(values), SMALLEST_EIGENVALUE), vectors
+def scaled_eigen(
+    precision: Float[AnyArray, "dim dim"], smallest: Float[AnyArray, " dim"] | float
+) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"], Float[AnyArray, "dim dim"]]:
+    """Scales that make the diagonal one; then the eigenvalues, in absolute value and above a floor; their vectors."""
+    xp = namespace(precision)
+    precision = xp.where(xp.isfinite(precision), precision, 0.0)
+    scale = xp.sqrt(xp.maximum(xp.abs(xp.diagonal(precision)), smallest))
+    values, vectors = xp.linalg.eigh(precision / (scale[:, None] * scale))
+    return scale, xp.maximum(xp.abs(values), SMALLEST_EIGENVALUE), vectors
 
 
 def covariance(
-    hessian: Float[np.ndarray, "dim dim"], ceiling: Float[np.ndarray, " dim"]
-) -> Float[np.ndarray, "dim dim"]:
-    """Invert a precision matrix; eigenvalues in absolute value, and no direction wider than the ceiling (variances)."""
-    scale, values, vectors = _scaled_eigen(hessian, 1 / ceiling)
-    root = vectors / np.sqrt(values) / scale[:, None]
-    wide = np.sqrt(ceiling)
-    values, vectors = np.linalg.eigh((root @ root.T) / np.outer(wide, wide))
-    root = wide[:, None] * vectors * np.sqrt(np.clip(values, 1e-14, 1.0))
+    precision: Float[AnyArray, "dim dim"], ceiling: Float[AnyArray, " dim"] | None = None
+) -> Float[AnyArray, "dim dim"]:
+    """Invert a precision matrix; no direction may be wider than the ceiling (variances), if there is one."""
+    xp = namespace(precision)
+    tiny = float(xp.finfo(precision.dtype).tiny) ** 0.25
+    scale, values, vectors = scaled_eigen(precision, tiny if ceiling is None else 1 / ceiling)
+    root = vectors / xp.sqrt(values) / scale[:, None]
+    if ceiling is None:
+        return root @ root.T
+    wide = xp.sqrt(ceiling)
+    values, vectors = xp.linalg.eigh((root @ root.T) / (wide[:, None] * wide))
+    root = wide[:, None] * vectors * xp.sqrt(xp.clip(values, 1e-14, 1.0))
     return root @ root.T
 
 
 def local_covariance(
-    evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"]
+    evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"], tuning: Search
 ) -> Float[np.ndarray, "dim *dim"]:
     """Covariance that the curvature at a top suggests; in many dimensions the variances alone."""
-    hessian = precision(evaluator, top)
-    if len(top) <= MOST_FULL_DIM:
-        return covariance(hessian, ceiling)
-    return np.minimum(1 / np.maximum(np.abs(np.diagonal(hessian)), 1e-300), ceiling)
+    found = precision(evaluator, top)
+    if len(top) <= tuning.full_dim:
+        return np.asarray(covariance(found, ceiling))
+    return np.minimum(1 / np.maximum(np.abs(np.diagonal(found)), 1e-300), ceiling)
 
 
-def widen(
-    evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"]
-) -> Float[np.ndarray, " dim"]:
-    """Raise the ceiling where a search without a box has come far: on unscaled data the way is the only scale."""
-    if evaluator.target.box is not None:
-        return ceiling
-    return np.maximum(ceiling, (LARGEST_SCALE * (top - np.asarray(evaluator.target.start, float))) ** 2)
-
-
-def log_volume(evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"]) -> float:
+def log_volume(
+    evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"], tuning: Search
+) -> float:
     """Log mass around a top over the density there, by Laplace; unlike a covariance's determinant, without a floor."""
-    hessian = precision(evaluator, top)
-    if len(top) > MOST_FULL_DIM:
-        hessian = np.diag(np.diagonal(hessian))
-    scale, values, _ = _scaled_eigen(hessian, 1 / widen(evaluator, top, ceiling))
+    found = precision(evaluator, top)
+    if len(top) > tuning.full_dim:
+        found = np.diag(np.diagonal(found))
+    scale, values, _ = scaled_eigen(found, 1 / ceiling)
     return float(0.5 * np.sum(np.log(2 * np.pi / values)) - np.sum(np.log(scale)))
 
 

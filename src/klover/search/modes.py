@@ -1,56 +1,28 @@
-"""Tops of the target: L-BFGS from many starts at once, and the curvature at each top, on the host.
+"""The distinct tops of the target, and when enough starts were climbed.
 
-All starts move together, so a step is one call of the compiled gradient; no optimiser is imported or compiled.
-
-How many starts? The share of starts that found a top which nobody else found estimates the share of basins not yet seen
-(Good & Turing). The search goes on until that share is small, and there were 16 starts for each top: by the first rule
-alone, the search missed one of ten modes in 20 dimensions in four runs of ten.
+The share of starts that found a top which nobody else found estimates the share of basins not yet seen (Good & Turing).
+The search goes on until that share is small, and there were 16 starts for each top: by the first rule alone, it missed
+one of ten modes in 20 dimensions in four runs of ten.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 
 from klover.base.shapes import Float, Int
 from klover.search.climb import climb
-from klover.search.curvature import MOST_FULL_DIM, _scaled_eigen, local_covariance, precision, widen
+from klover.search.curvature import local_covariance, precision, scaled_eigen
+from klover.search.region import Region
 from klover.targets.evaluator import Evaluator
+from klover.tuning import Search
 
-NUM_STARTS = 16
-MAX_STARTS = 2048
-MAX_MODES = 128
-MAX_LARGE_MODES = 4
+MOST_LARGE_MODES = 4
 """In many dimensions the curvature of each costs as much as a search."""
-UNSEEN_SHARE = 0.05
-STARTS_PER_MODE = 16
-NUM_NEWTON_STEPS = 30
-LARGEST_GAIN = 0.01
+MOST_NEWTON_STEPS = 30
+NEWTON_GAIN = 0.01
+"""A Newton step that promises less, in nats, is not taken."""
 LENGTHS = 0.2 ** np.arange(8)
-LARGEST_VARIANCE = 1e20
-
-
-def settle(evaluator: Evaluator, x: Float[np.ndarray, " dim"], value: float) -> tuple[Float[np.ndarray, " dim"], float]:
-    """Take Newton steps from where a climb has ended, until the next one could gain next to nothing.
-
-    A climb ends where a step gains little. On unscaled data that can be far below the top, and Newton's method, which
-    does not depend on scales, goes on.
-    """
-    if len(x) > MOST_FULL_DIM:
-        return x, value
-    _, gradient = (leaf[0] for leaf in evaluator.values_and_gradients(x[None]))
-    for _ in range(NUM_NEWTON_STEPS):
-        scale, values, vectors = _scaled_eigen(precision(evaluator, x), 1 / LARGEST_VARIANCE)
-        step = vectors @ (vectors.T @ (gradient / scale) / values) / scale
-        if not 0.5 * gradient @ step > LARGEST_GAIN:
-            break
-        trials = x + LENGTHS[:, None] * step
-        values, gradients = evaluator.values_and_gradients(trials)
-        best = int(np.argmax(values))
-        if not values[best] > value:
-            break
-        x, value, gradient = trials[best], float(values[best]), gradients[best]
-    return x, value
+SMALLEST_PRECISION = 1e-20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,23 +35,23 @@ class Modes:
     count: Int[np.ndarray, " mode"]
 
     @classmethod
-    def none(cls, dim: int) -> "Modes":
+    def none(cls, dim: int, is_full: bool) -> "Modes":
         """Return no modes."""
-        shape = (0, dim) if dim > MOST_FULL_DIM else (0, dim, dim)
-        return cls(np.zeros((0, dim)), np.zeros(0), np.zeros(shape), np.zeros(0, int))
+        return cls(np.zeros((0, dim)), np.zeros(0), np.zeros((0, dim, dim) if is_full else (0, dim)), np.zeros(0, int))
 
-    @property
-    def is_settled(self) -> bool:
+    def is_settled(self, tuning: Search) -> bool:
         """Whether few starts ended on a top of their own, and there were many for each top."""
         num = self.count.sum()
-        return bool((self.count == 1).sum() <= UNSEEN_SHARE * num and num >= STARTS_PER_MODE * len(self.count))
+        is_seen = (self.count == 1).sum() <= tuning.unseen_share * num
+        return bool(is_seen and num >= tuning.num_starts * len(self.count))
 
     def index(self, x: Float[np.ndarray, " dim"], log_p: float) -> int | None:
         """Find the mode that a top belongs to, by its distance in the metric of the mode and by its height."""
+        # A climb ends within a fraction of a nat of the top, the further from it the more dimensions there are.
+        slack = 0.1 * len(x)
         for which, (delta, shape) in enumerate(zip(x - self.x, self.covariance, strict=True)):
             scaled = delta / shape if shape.ndim == 1 else np.linalg.solve(shape, delta)
-            tolerance = 0.1 * len(x)
-            if delta @ scaled < 1 + tolerance and abs(log_p - self.log_p[which]) < 0.5 + tolerance:
+            if delta @ scaled < 1 + slack and abs(log_p - self.log_p[which]) < 0.5 + slack:
                 return which
         return None
 
@@ -92,26 +64,81 @@ class Modes:
             np.append(self.count, 1),
         )
 
+    def found_again(self, which: int) -> "Modes":
+        """Return the modes, one of which one more start has found."""
+        return dataclasses.replace(self, count=self.count + (np.arange(len(self.count)) == which))
 
-def find_modes(
-    evaluator: Evaluator, draw_starts: Callable[[int], np.ndarray], ceiling: Float[np.ndarray, " dim"]
-) -> Modes:
+
+def find_modes(generator: np.random.Generator, evaluator: Evaluator, region: Region, tuning: Search) -> Modes:
     """Climb from batches of starts until few of them find a top that no other start has found."""
-    modes = Modes.none(len(ceiling))
-    most = MAX_MODES if len(ceiling) <= MOST_FULL_DIM else MAX_LARGE_MODES
+    dim = evaluator.target.dim
+    is_full = dim <= tuning.full_dim
+    modes, most = Modes.none(dim, is_full), tuning.most_modes if is_full else MOST_LARGE_MODES
     while True:
-        tops, values = climb(evaluator.values_and_gradients, draw_starts(NUM_STARTS))
-        for start in np.argsort(-values):
-            if not np.isfinite(values[start]):
-                continue
-            top, value = tops[start], float(values[start])
-            known = modes.index(top, value)
-            if known is None:
-                top, value = settle(evaluator, top, value)
-                known = modes.index(top, value)
-            if known is not None:
-                modes.count[known] += 1
-            elif len(modes.count) < most:
-                modes = modes.add(top, value, local_covariance(evaluator, top, widen(evaluator, top, ceiling)))
-        if modes.is_settled or modes.count.sum() >= MAX_STARTS or len(modes.count) == most:
+        starts = region.draw_starts(generator, tuning.num_starts)
+        tops, values = climb_target(evaluator, starts)
+        for place in np.argsort(-values):
+            if np.isfinite(values[place]):
+                modes = _with_top(evaluator, region, modes, tops[place], float(values[place]), most, tuning)
+        if (
+            modes.is_settled(tuning)
+            or modes.count.sum() >= tuning.num_starts * tuning.most_modes
+            or len(modes.count) == most
+        ):
             return modes
+
+
+def climb_target(
+    evaluator: Evaluator, starts: Float[np.ndarray, "start dim"]
+) -> tuple[Float[np.ndarray, "start dim"], Float[np.ndarray, " start"]]:
+    """Climb the target itself; what is not finite stays below everything."""
+    tops, values = climb(evaluator.values_and_gradients, starts, resolution=resolution_of(evaluator))
+    return np.asarray(tops), np.where(np.isfinite(values), values, -np.inf)
+
+
+def resolution_of(evaluator: Evaluator) -> float:
+    """Return the relative spacing of the numbers that the target works with."""
+    return float(np.finfo(evaluator.target.start.dtype).eps)
+
+
+def _with_top(
+    evaluator: Evaluator,
+    region: Region,
+    modes: Modes,
+    top: Float[np.ndarray, " dim"],
+    value: float,
+    most: int,
+    tuning: Search,
+) -> Modes:
+    """Count a top with its mode, or add it to the modes if there is room."""
+    known = modes.index(top, value)
+    if known is None and len(top) <= tuning.full_dim:
+        top, value = settle(evaluator, top, value)
+        known = modes.index(top, value)
+    if known is not None:
+        return modes.found_again(known)
+    if len(modes.count) >= most:
+        return modes
+    return modes.add(top, value, local_covariance(evaluator, top, region.ceiling(top), tuning))
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def settle(evaluator: Evaluator, x: Float[np.ndarray, " dim"], value: float) -> tuple[Float[np.ndarray, " dim"], float]:
+    """Take Newton steps from where a climb has ended, until the next one could gain next to nothing.
+
+    A climb ends where a step gains little. On unscaled data that can be far below the top, and Newton's method, which
+    does not depend on scales, goes on.
+    """
+    _, gradient = (leaf[0] for leaf in evaluator.values_and_gradients(x[None]))
+    for _ in range(MOST_NEWTON_STEPS):
+        scale, values, vectors = scaled_eigen(precision(evaluator, x), SMALLEST_PRECISION)
+        step = vectors @ (vectors.T @ (gradient / scale) / values) / scale
+        if not 0.5 * gradient @ step > NEWTON_GAIN:
+            break
+        trials = x + LENGTHS[:, None] * step
+        values, gradients = evaluator.values_and_gradients(trials)
+        best = int(np.argmax(values))
+        if not values[best] > value:
+            break
+        x, value, gradient = trials[best], float(values[best]), gradients[best]
+    return x, value

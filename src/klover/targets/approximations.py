@@ -1,22 +1,33 @@
 """Approximations that users bring, as weighted draws of the unconstrained parameters.
 
-Objects of other libraries are recognised by what they have, so that nothing is imported that the user has not.
+Each kind has a converter, tried in the order of this file. Objects of other libraries are recognised by what they have,
+so that nothing is imported that the user has not.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from klover.base.shapes import Float, PyTree
+from klover.targets.positions import ravel_rows
 from klover.targets.target import Target
 
 NUM_DRAWS = 2000
+"""Draws that are made of an approximation that can be sampled."""
 
+Generator = np.random.Generator
 Weighted = tuple[Float[np.ndarray, "draw dim"], Float[np.ndarray, " draw"]]
+Converted = tuple[PyTree, Any]
+"""Draws, as an array (draws, dim) or a pytree like the example, and their weights; None if all weigh the same."""
+Predicate = Callable[[Target, Any], bool]
+
+CONVERTERS: dict[str, tuple[Predicate, Callable[[Target, Any, Generator], Converted]]] = {}
+"""What each kind is called, how it is recognised, and how it is converted."""
 
 
-def weighted_draws(target: Target, start: Any, generator: np.random.Generator) -> Weighted:
+def weighted_draws(target: Target, start: Any, generator: Generator) -> Weighted:
     """Turn what the user has into flat draws and weights that sum to one.
 
     Parameters
@@ -24,18 +35,12 @@ def weighted_draws(target: Target, start: Any, generator: np.random.Generator) -
     target
         The target. Where it comes from a modelling language, draws by the model's names are on their natural scale.
     start
-        An array (draws, dim), a pytree of arrays (draws, ...), or a pair of one of these and weights; klover's weighted
-        draws; an ArviZ object with a posterior; a pair of a NumPyro autoguide and its SVI result (or parameters); a
-        PyMC approximation; a state of blackjax's Pathfinder, single- or multi-path.
+        Whatever one of the :data:`CONVERTERS` recognises.
     generator
         Of the draws that are made from approximations.
     """
-    weight = None
-    if hasattr(start, "log_weight") and hasattr(start, "x"):
-        start, weight = start.x, np.exp(start.log_weight)
-    elif _is_weighted(target, start):
-        start, weight = start
-    x = _flatten(target, _draw(target, start, generator))
+    draws, weight = _convert(target, start, generator)
+    x = _flatten(target, draws)
     weight = np.ones(len(x)) if weight is None else np.asarray(weight, float)
     if weight.shape != (len(x),) or not (np.isfinite(weight).all() and (weight >= 0).all() and weight.sum() > 0):
         raise ValueError(
@@ -45,71 +50,123 @@ def weighted_draws(target: Target, start: Any, generator: np.random.Generator) -
     return x, weight / weight.sum()
 
 
-def _is_weighted(target: Target, start: Any) -> bool:
-    """Whether this is a pair of draws and weights, and not a pair by the example's own structure or a guide's."""
-    is_pair = type(start) in (tuple, list) and len(start) == 2 and not hasattr(start[0], "sample_posterior")
-    return is_pair and jax.tree.structure(start) != jax.tree.structure(target.unravel(target.start))
+def _convert(target: Target, start: Any, generator: Generator) -> Converted:
+    for recognises, convert in CONVERTERS.values():
+        if recognises(target, start):
+            return convert(target, start, generator)
+    raise ValueError(
+        f"start must be one of: a Mixture, a Fit, {', '.join(CONVERTERS)}; got a {type(start).__name__}. The target "
+        f"has {target.dim} unconstrained parameters."
+    )
 
 
-def _draw(target: Target, start: Any, generator: np.random.Generator) -> PyTree:
-    """Return draws as an array or a pytree of the unconstrained parameters."""
-    if hasattr(start, "path_states"):
-        # All paths alike: the weights among them are what multi-path Pathfinder gets wrong.
-        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), start.samples)
-    if all(hasattr(start, name) for name in ("elbo", "position", "alpha", "beta", "gamma")):
-        from blackjax.vi import pathfinder
+def _converts(name: str, recognises: Predicate) -> Callable:
+    def register(convert):
+        CONVERTERS[name] = recognises, convert
+        return convert
 
-        draws, _ = pathfinder.sample(_key(generator), start, NUM_DRAWS)  # pyright: ignore[reportGeneralTypeIssues]
-        return draws
-    if type(start) in (tuple, list) and hasattr(start[0], "sample_posterior"):
-        guide, result = start
-        values = guide.sample_posterior(_key(generator), getattr(result, "params", result), sample_shape=(NUM_DRAWS,))
-        return _unconstrained(target, values)
-    if type(start).__module__.startswith("pymc.") and hasattr(start, "sample"):
-        start = start.sample(NUM_DRAWS, random_seed=int(generator.integers(2**31)))
-    if hasattr(start, "posterior"):
-        values = {name: np.asarray(start.posterior[name]) for name in start.posterior.data_vars}
-        return _unconstrained(target, {name: each.reshape(-1, *each.shape[2:]) for name, each in values.items()})
-    return start
+    return register
 
 
-def _key(generator: np.random.Generator) -> jax.Array:
+def _has(*names: str) -> Predicate:
+    return lambda _, start: all(hasattr(start, name) for name in names)
+
+
+def _is_like_example(target: Target, start: Any) -> bool:
+    return jax.tree.structure(start) == jax.tree.structure(target.unravel(target.start))
+
+
+def _is_pytree_of_arrays(target: Target, start: Any) -> bool:
+    return _is_like_example(target, start) and all(np.ndim(leaf) for leaf in jax.tree.leaves(start))
+
+
+def _is_pair(target: Target, start: Any) -> bool:
+    """Whether this is a pair of two things, and not one position that happens to be a pair."""
+    return type(start) in (tuple, list) and len(start) == 2 and not _is_like_example(target, start)
+
+
+@_converts("klover's weighted draws", _has("log_weight", "x"))
+def _from_weighted_draws(target: Target, start: Any, generator: Generator) -> Converted:
+    return start.x, np.exp(np.asarray(start.log_weight, float))
+
+
+@_converts("a multi-path Pathfinder state of blackjax", _has("path_states", "samples"))
+def _from_multi_path_pathfinder(target: Target, start: Any, generator: Generator) -> Converted:
+    # All paths alike: the weights among them are what multi-path Pathfinder gets wrong.
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), start.samples), None
+
+
+@_converts("a Pathfinder state of blackjax", _has("elbo", "position", "alpha", "beta", "gamma"))
+def _from_pathfinder(target: Target, start: Any, generator: Generator) -> Converted:
+    from blackjax.vi import pathfinder
+
+    draws, _ = pathfinder.sample(_key(generator), start, NUM_DRAWS)  # pyright: ignore[reportGeneralTypeIssues]
+    return draws, None
+
+
+@_converts(
+    "a pair of a NumPyro autoguide and its SVI result",
+    lambda target, start: _is_pair(target, start) and hasattr(start[0], "sample_posterior"),
+)
+def _from_numpyro_guide(target: Target, start: Any, generator: Generator) -> Converted:
+    guide, result = start
+    parameters = getattr(result, "params", result)
+    return _unconstrained(target, guide.sample_posterior(_key(generator), parameters, sample_shape=(NUM_DRAWS,))), None
+
+
+@_converts(
+    "a PyMC approximation", lambda _, start: type(start).__module__.startswith("pymc.") and hasattr(start, "sample")
+)
+def _from_pymc_approximation(target: Target, start: Any, generator: Generator) -> Converted:
+    trace = start.sample(NUM_DRAWS, random_seed=int(generator.integers(2**31)))
+    return _from_arviz(target, trace, generator)
+
+
+@_converts("an ArviZ object with a posterior", _has("posterior"))
+def _from_arviz(target: Target, start: Any, generator: Generator) -> Converted:
+    values = {name: np.asarray(start.posterior[name]) for name in start.posterior.data_vars}
+    return _unconstrained(target, {name: each.reshape(-1, *each.shape[2:]) for name, each in values.items()}), None
+
+
+@_converts("a pair of draws and weights", _is_pair)
+def _from_pair(target: Target, start: Any, generator: Generator) -> Converted:
+    draws, weight = start
+    return _convert(target, draws, generator)[0], weight
+
+
+@_converts("a pytree of arrays (draws, ...) like the example", _is_pytree_of_arrays)
+@_converts("an array (draws, dimension)", lambda _, start: getattr(start, "ndim", 0) == 2)
+def _from_draws(target: Target, start: Any, generator: Generator) -> Converted:
+    return start, None
+
+
+def _key(generator: Generator) -> jax.Array:
     return jax.random.key(int(generator.integers(2**31)))
 
 
 def _unconstrained(target: Target, values: dict[str, Any]) -> PyTree:
     """Bring draws by name to the unconstrained scale, if the model knows how; else they have to be there."""
-    values = {name: np.asarray(each) for name, each in values.items()}
+    unconstrain = target.model_info and target.model_info.unconstrain
     example = target.unravel(target.start)
-    if target.model_info is not None and target.model_info.unconstrain is not None:
-        try:
-            found = jax.vmap(target.model_info.unconstrain)(values)
-        except KeyError as error:
-            raise ValueError(f"start has no variable {error}; it has {', '.join(sorted(values))}.") from error
-        inside = np.all([np.isfinite(leaf).reshape(len(leaf), -1).all(1) for leaf in jax.tree.leaves(found)], axis=0)
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[inside], found)
-    if not isinstance(example, dict):
+    if unconstrain is None and not isinstance(example, dict):
         raise TypeError("start has named variables, so the target's example must be a dict with these names.")
-    missing = set(example) - set(values)
-    if missing:
-        raise ValueError(f"start has no variable {sorted(missing)}; it has {sorted(values)}.")
-    return {name: values[name] for name in example}
+    try:
+        if unconstrain is None:
+            return {name: values[name] for name in example}
+        found = jax.tree.map(np.asarray, jax.jit(jax.vmap(unconstrain))(values))
+    except KeyError as error:
+        raise ValueError(f"start has no variable {error}; it has {', '.join(sorted(values))}.") from error
+    is_inside = np.isfinite(ravel_rows(found)).all(axis=1)
+    return jax.tree.map(lambda leaf: leaf[is_inside], found)
 
 
 def _flatten(target: Target, draws: PyTree) -> Float[np.ndarray, "draw dim"]:
+    """Return draws as a matrix, and refuse what is not two or more finite points of the target."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(draws)]
-    is_numeric = all(leaf.dtype.kind in "fiu" and leaf.ndim > 0 for leaf in leaves)
-    is_like_example = jax.tree.structure(draws) == jax.tree.structure(target.unravel(target.start))
-    if is_numeric and len(leaves) == 1 and leaves[0].ndim == 2:
-        x = leaves[0].astype(float)
-    elif is_numeric and is_like_example and len({len(leaf) for leaf in leaves}) == 1:
-        x = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1).astype(float)
-    else:
-        raise ValueError(
-            f"start must be a Mixture, a Fit, an array of shape (draws, {target.dim}), a pytree of arrays (draws, ...) "
-            "like the example (or a pair of one of these and weights), weighted draws, an ArviZ object, a NumPyro "
-            f"guide with its SVI result, a PyMC approximation or a Pathfinder state, got a {type(draws).__name__}."
-        )
+    if any(leaf.dtype.kind not in "fiu" for leaf in leaves) or len({leaf.shape[0] for leaf in leaves}) != 1:
+        shapes = ", ".join(f"{leaf.dtype} of shape {leaf.shape}" for leaf in leaves)
+        raise ValueError(f"start must hold arrays of numbers with one leading axis of draws, got {shapes}.")
+    x = np.asarray(ravel_rows(leaves), float)
     if x.shape[1] != target.dim or len(x) < 2 or not np.isfinite(x).all():
         raise ValueError(
             f"start must hold two or more finite draws of {target.dim} numbers, got shape {x.shape}"

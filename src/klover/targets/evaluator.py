@@ -18,6 +18,8 @@ import numpy as np
 
 from klover.base.checks import check_count
 from klover.base.shapes import Float
+from klover.targets.loaded import TargetLike, as_target
+from klover.targets.positions import pad
 from klover.targets.target import LARGEST_INTERMEDIATE, Target
 
 GRADIENT_BLOCKS = (32, 512)
@@ -25,7 +27,11 @@ VALUE_BLOCK = 1024
 
 COUNTS = ("num_evaluations", "num_nan", "num_infinite", "num_raised", "seconds")
 
+# What a target that raises on the host raises here; a ValueError where that surfaces with the result.
+RAISED = (jax.errors.JaxRuntimeError, ValueError)
+
 Budget = int | datetime.timedelta | None
+Points = Float[np.ndarray, "draw dim"]
 
 
 class BudgetExhausted(Exception):
@@ -34,7 +40,7 @@ class BudgetExhausted(Exception):
 
 @jax.jit
 def _values(target: Target, x):
-    return target.log_prob(x)
+    return (target.log_prob(x),)
 
 
 @jax.jit
@@ -51,6 +57,17 @@ def _is_differentiable(target: Target, num_points: int) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def _silent_callbacks() -> Iterator[None]:
+    """Keep JAX from logging every error of a callback with its traceback; errors are counted and reported once."""
+    log = logging.getLogger("jax._src.callback")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
+
+
 def check_budget(budget: Any, minimum: int = 1) -> Budget:
     """Return a budget: none, a time, or a whole number of evaluations, at least so many."""
     if budget is None or isinstance(budget, datetime.timedelta):
@@ -59,7 +76,7 @@ def check_budget(budget: Any, minimum: int = 1) -> Budget:
 
 
 class Evaluator:
-    """Evaluate a target on the host, and keep the books.
+    """Evaluate a target on the host, count the evaluations, and stop at the budget.
 
     Parameters
     ----------
@@ -71,18 +88,17 @@ class Evaluator:
         Evaluations that are kept back from the budget until :meth:`overtime`.
     """
 
-    def __init__(self, target: Target, budget: Budget = None, reserve: int = 0):
-        budget = check_budget(budget)
-        self.target = target
+    def __init__(self, target: TargetLike, budget: Budget = None, reserve: int = 0):
+        self.target = as_target(target)
+        self._budget, self.reserve = check_budget(budget), reserve
+        self._held_back, self._is_overtime = reserve, False
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
         self.seconds = 0.0
         self._began = time.perf_counter()
-        self.reserve = reserve
-        self._budget, self._held_back, self._is_overtime = budget, reserve, False
-        limit = max(LARGEST_INTERMEDIATE // target.largest_intermediate, 1)
+        limit = max(LARGEST_INTERMEDIATE // self.target.largest_intermediate, 1)
         self._value_blocks = (min(VALUE_BLOCK, limit),)
         self._gradient_blocks = tuple(block for block in GRADIENT_BLOCKS if block <= limit) or (limit,)
-        self.has_gradient = _is_differentiable(target, self._gradient_blocks[0])
+        self.has_gradient = _is_differentiable(self.target, self._gradient_blocks[0])
         self._compilation = threading.Thread(target=self._compile_values, daemon=True)
         if self.has_gradient:
             self._compilation.start()
@@ -116,25 +132,35 @@ class Evaluator:
         finally:
             self._is_overtime = False
 
-    def values(self, x: Float[np.ndarray, "draw dim"]) -> Float[np.ndarray, " draw"]:
+    def charge(self, num: int) -> None:
+        """Count evaluations that are about to be made here or elsewhere, if the budget allows them."""
+        if isinstance(self._budget, datetime.timedelta):
+            is_too_much = not self._is_overtime and self.elapsed > self._budget.total_seconds()
+        else:
+            is_too_much = self._budget is not None and self.num_evaluations + num > self._budget - self._held_back
+        if is_too_much:
+            raise BudgetExhausted
+        self.num_evaluations += num
+
+    def values(self, x: Points) -> Float[np.ndarray, " draw"]:
         """Log density at points; NaN and +inf are counted and become -inf."""
         if self._compilation.is_alive():
             self._compilation.join()
-        (value,) = self._run(_values, x, self._value_blocks, 1)
+        (value,) = self._run(_values, x, self._value_blocks)
         return self._clean(value)
 
-    def values_and_gradients(
-        self, x: Float[np.ndarray, "draw dim"]
-    ) -> tuple[Float[np.ndarray, " draw"], Float[np.ndarray, "draw dim"]]:
+    def values_and_gradients(self, x: Points) -> tuple[Float[np.ndarray, " draw"], Points]:
         """Log density and its gradient at points; a gradient that is not finite becomes zero."""
-        value, gradient = self._run(_values_and_gradients, x, self._gradient_blocks, 2)
+        value, gradient = self._run(_values_and_gradients, x, self._gradient_blocks)
         value = self._clean(value)
         return value, np.where(np.isfinite(gradient) & np.isfinite(value)[:, None], gradient, 0.0)
 
     def _compile_values(self) -> None:
         """Compile the program for values while the search, which needs gradients, compiles its own."""
-        shape = jax.ShapeDtypeStruct((self._value_blocks[0], self.target.dim), self.target.start.dtype)
-        with contextlib.suppress(Exception):  # what is wrong with it comes up again where the values are wanted
+        dtype = self.target.start.dtype
+        shape = jax.ShapeDtypeStruct((self._value_blocks[0], self.target.dim), dtype)
+        # What is wrong with it comes up again where the values are wanted. A thread does not inherit jax.enable_x64.
+        with contextlib.suppress(Exception), jax.enable_x64(dtype == np.float64):
             _values.lower(self.target, shape).compile()
 
     def _clean(self, value: Float[np.ndarray, " draw"]) -> Float[np.ndarray, " draw"]:
@@ -143,46 +169,35 @@ class Evaluator:
         self.num_infinite += int(is_infinite.sum())
         return np.where(is_nan | is_infinite, -np.inf, value)
 
-    def _check_budget(self, num: int) -> None:
-        if isinstance(self._budget, datetime.timedelta):
-            if not self._is_overtime and self.elapsed > self._budget.total_seconds():
-                raise BudgetExhausted
-        elif self._budget is not None and self.num_evaluations + num > self._budget - self._held_back:
-            raise BudgetExhausted
-
-    def charge(self, num: int) -> None:
-        """Count evaluations that are about to be made elsewhere, if the budget allows them."""
-        self._check_budget(num)
-        self.num_evaluations += num
-
-    def _run(self, program: Callable, x: np.ndarray, blocks: tuple[int, ...], num_results: int) -> list[np.ndarray]:
+    def _run(self, program: Callable, x: Points, blocks: tuple[int, ...]) -> list[np.ndarray]:
+        """Run a program over points in blocks, and put the parts of each of its results together."""
         self.charge(len(x))
         began = time.perf_counter()
         x = np.asarray(x, self.target.start.dtype)
         # Many points go in large blocks; few do not wait for a large block's compilation.
         size = blocks[-1] if len(x) >= blocks[-1] else blocks[0]
-        parts = [self._block(program, x[start : start + size], size) for start in range(0, len(x), size)]
+        parts = [self._run_block(program, x[start : start + size], size) for start in range(0, len(x), size)]
         self.seconds += time.perf_counter() - began
-        return [np.concatenate([part[which] for part in parts]) for which in range(num_results)]
+        return _joined(parts)
 
-    def _block(self, program: Callable, block: np.ndarray, size: int) -> list[np.ndarray]:
+    def _run_block(self, program: Callable, block: Points, size: int) -> list[np.ndarray]:
         """Run one block; where the target raises, run its points one by one, and call those that raise NaN."""
-        padded = np.concatenate([block, np.repeat(block[:1], size - len(block), axis=0)])
         try:
-            return [np.asarray(leaf, float)[: len(block)] for leaf in jax.tree.leaves(program(self.target, padded))]
-        except (jax.errors.JaxRuntimeError, ValueError):  # the latter where the error surfaces with the result
-            failures = getattr(self.target.model_info, "failures", None)
-            if failures is not None and failures.throw:
-                raise RuntimeError(str(failures)) from failures.error
+            return [np.asarray(result, float)[: len(block)] for result in program(self.target, pad(block, size))]
+        except RAISED:
+            self._throw_if_asked()
         if size > 1:
-            # JAX logs every error with its traceback; they are counted and reported once instead.
-            log = logging.getLogger("jax._src.callback")
-            was_disabled, log.disabled = log.disabled, True
-            try:
-                parts = [self._block(program, point[None], 1) for point in block]
-            finally:
-                log.disabled = was_disabled
-            return [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
+            with _silent_callbacks():
+                return _joined([self._run_block(program, point[None], 1) for point in block])
         self.num_raised += 1
-        shapes = jax.tree.leaves(jax.eval_shape(program, self.target, block))
-        return [np.full(shape.shape, np.nan) for shape in shapes]
+        return [np.full(result.shape, np.nan) for result in jax.eval_shape(program, self.target, block)]
+
+    def _throw_if_asked(self) -> None:
+        """Pass an error on where the user wants to see it (``throw=True``)."""
+        failures = getattr(self.target.model_info, "failures", None)
+        if failures is not None and failures.throw:
+            raise RuntimeError(str(failures)) from failures.error
+
+
+def _joined(parts: list[list[np.ndarray]]) -> list[np.ndarray]:
+    return [np.concatenate(results) for results in zip(*parts, strict=True)]

@@ -1,103 +1,118 @@
-"""What a file can know of a target: its names, and the constrained positions at the draws that were stored.
+"""Targets as results need them: with their log density, or as a file can know them.
 
 A log density is a function, and functions are not stored. So a fit that is loaded without its target can be read, and
 nothing can be evaluated.
 """
 
 import collections
-from typing import Any, NoReturn
+import dataclasses
+import functools
+from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from klover.base.shapes import AnyArray, Float, PyTree
+from klover.base.shapes import AnyArray, Float, Int, PyTree
 from klover.targets.model_info import ModelInfo
+from klover.targets.positions import flatten, names_of, ravel_rows
 from klover.targets.target import Target
 
+REFUSAL = (
+    "this fit was loaded without its target, so that only what was stored can be read. Build the target as before, and "
+    "load with klover.load(path, target=target)."
+)
 
-@jax.tree_util.register_pytree_node_class
-class StoredTarget(Target):
-    """The target of a fit that was loaded without it; whatever needs the density is refused.
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoadedTarget:
+    """The target of a fit that was loaded without it: it reads as the target does, at the stored draws alone.
 
     Parameters
     ----------
     x
         The draws that were stored, flat and unconstrained.
-    values
-        The constrained positions there, raveled.
+    read
+        The constrained positions there, on a leading axis.
     example
-        One constrained position.
+        One unconstrained position.
     names
         The target's names.
     model_info
         What of the model is data: names of axes, observations.
     """
 
-    def __init__(
-        self,
-        x: Float[np.ndarray, "draw dim"],
-        values: Float[np.ndarray, "draw value"],
-        example: PyTree,
-        names: tuple[str, ...],
-        model_info: ModelInfo | None,
-    ):
-        self.x, self.values, self.example = x, values, example
-        self._names, self._model_info = names, model_info
+    x: Float[np.ndarray, "draw dim"]
+    read: PyTree
+    example: PyTree
+    names: tuple[str, ...]
+    model_info: ModelInfo | None
+
+    @classmethod
+    def of(cls, target: "TargetLike", x: Float[AnyArray, "draw dim"]) -> "LoadedTarget":
+        """Return what can be stored of a target, and of its positions at draws."""
+        x = np.asarray(x)
+        read, example = _plain(target.positions(x)), _plain(target.unravel(x[0]))
+        return cls(x, read, example, target.names, target.model_info and _without_functions(target.model_info))
 
     @property
     def dim(self) -> int:
         """Dimension d of the flat space."""
         return self.x.shape[1]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the numbers in a constrained position, in flat order."""
-        return self._names
+    def coordinate_name(self, index: int) -> str:
+        """Name one coordinate of the flat, unconstrained point."""
+        return names_of(self.example)[index]
 
-    @property
-    def model_info(self) -> ModelInfo | None:
-        """What was stored of what the modelling language knows."""
-        return self._model_info
+    def unravel(self, x: Float[AnyArray, "*draw dim"]) -> PyTree:
+        """Turn flat points into (unconstrained) positions, whose arrays have the leading axes of x."""
+        return flatten(self.example)[1](x)
+
+    def positions(self, x: Float[AnyArray, "draw dim"]) -> PyTree:
+        """Return the constrained positions at stored draws."""
+        rows = self._find(x)
+        return jax.tree.map(lambda leaf: leaf[rows], self.read)
 
     def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw value"]:
-        """Return the raveled positions at the stored draws, and at no others."""
-        if x is not self.x and not np.array_equal(np.asarray(x), self.x):
-            self._refuse()
-        return self.values
+        """Return the constrained positions at stored draws, each raveled in the order of ``names``."""
+        return ravel_rows(self.positions(x))
 
-    def _refuse(self) -> NoReturn:
-        raise ValueError(
-            "this fit was loaded without its target, so that only what was stored can be read. Build the target as "
-            "before, and load with klover.load(path, target=target)."
-        )
+    @functools.cached_property
+    def _rows(self) -> dict[bytes, int]:
+        return {point.tobytes(): row for row, point in enumerate(self.x)}
 
-    # All that a target does begins with one of these two.
-    _program = _constants = property(_refuse)
-
-
-def positions(target: Target, x: Float[AnyArray, "draw dim"]) -> PyTree:
-    """Return the constrained positions at flat points, stacked on a leading axis."""
-    if isinstance(target, StoredTarget):
-        return jax.vmap(ravel_pytree(target.example)[1])(jnp.asarray(target.flat_position(x)))
-    return jax.vmap(target.position)(jnp.asarray(x))
+    def _find(self, x: Float[AnyArray, "draw dim"]) -> Int[np.ndarray, " draw"]:
+        """Find draws among those that were stored."""
+        try:
+            return np.array([self._rows[point.tobytes()] for point in np.asarray(x, self.x.dtype)], int)
+        except KeyError:
+            raise ValueError(REFUSAL) from None
 
 
-def describe(target: Target, x: Float[AnyArray, "draw dim"]) -> dict[str, Any]:
-    """Return what is to be stored of a target: the arguments of :class:`StoredTarget`, without functions."""
-    is_stored = isinstance(target, StoredTarget)
-    example = target.example if is_stored else _plain(jax.tree.map(np.asarray, target.position(jnp.asarray(x[0]))))
-    known = target.model_info
-    model_info = known and ModelInfo(
+TargetLike: TypeAlias = Target | LoadedTarget
+"""What results can be read with: names, coordinates and positions."""
+
+
+def as_target(target: Any) -> Target:
+    """Return a target that can be evaluated, and refuse anything else."""
+    if isinstance(target, Target):
+        return target
+    if isinstance(target, LoadedTarget):
+        raise ValueError(REFUSAL)
+    raise TypeError(
+        f"target must be a klover.Target, got a {type(target).__name__}. Wrap your log density: "
+        "klover.Target(logdensity, example)."
+    )
+
+
+def _without_functions(known: ModelInfo) -> ModelInfo:
+    return ModelInfo(
         known.name,
         {name: list(dims) for name, dims in known.dims.items()},
         {name: np.asarray(labels) for name, labels in known.coords.items()},
         {name: np.asarray(values) for name, values in known.observed.items()},
         tuple(known.improper),
     )
-    values = np.asarray(target.flat_position(x))
-    return {"x": x, "values": values, "example": example, "names": target.names, "model_info": model_info}
 
 
 def _plain(position: PyTree) -> PyTree:
@@ -114,4 +129,6 @@ def _plain(position: PyTree) -> PyTree:
 def _is_plain(position: PyTree) -> bool:
     if type(position) is dict:
         return all(type(name) is str and _is_plain(entry) for name, entry in position.items())
-    return all(map(_is_plain, position)) if type(position) in (list, tuple) else isinstance(position, np.ndarray)
+    if type(position) in (list, tuple):
+        return all(map(_is_plain, position))
+    return isinstance(position, np.ndarray | np.generic)

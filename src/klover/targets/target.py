@@ -1,30 +1,42 @@
 r"""The target: a log density :math:`\log\hat p(\theta)`, known up to a constant, on a pytree of parameters.
 
-Inside the library a point is a flat vector ``x`` of :math:`\mathbb R^d`; a ``position`` is the user's pytree. The log
-density is traced once, and the arrays that it has captured (the data) become leaves of the target, which is itself a
-pytree: they are arguments of every compiled program, not constants baked into it, and targets can be vmapped.
+Inside the library a point is a flat vector ``x`` of :math:`\mathbb R^d`; a ``position`` is the user's pytree. The
+user's functions are traced once, and the arrays that they have captured (the data) become leaves of the target, which
+is itself a pytree: they are arguments of every compiled program, not constants baked into it, and targets can be
+vmapped.
 """
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
 
 from klover.base.arrays import exact_products
 from klover.base.checks import as_key, check_count, check_finite, check_points
-from klover.base.jaxpr import ClosedJaxpr, Itself, Jaxpr, largest_array, signature
+from klover.base.jaxpr import ClosedJaxpr, Jaxpr, evaluate_jaxpr, largest_array, prune, signature
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree
+from klover.targets.check import TargetCheck, find_problems
 from klover.targets.model_info import ModelInfo
-
-FLOAT32_LIMIT = 1e3
-"""Beyond this size of log p, float32 leaves fewer than four digits after the point."""
+from klover.targets.positions import flatten, names_of, pad, ravel_rows
 
 LARGEST_INTERMEDIATE = 2**24
 """Numbers that the largest array of one evaluation may hold: 128 MiB in float64."""
+
+BLOCK = 1024
+"""Points that are constrained at a time, so that one program serves any number of them."""
+
+
+class _Arrays(NamedTuple):
+    """All of a target that is data."""
+
+    start: Float[AnyArray, " dim"]
+    density: tuple[AnyArray, ...]
+    constrain: tuple[AnyArray, ...]
+    box: tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +45,13 @@ class _Program:
 
     signature: Hashable
     names: tuple[str, ...]
-    dim: int
-    jaxpr: Jaxpr = dataclasses.field(compare=False)
+    density: Jaxpr = dataclasses.field(compare=False)
+    constrain: Jaxpr | None = dataclasses.field(compare=False)
+    """From a flat point to the leaves of a constrained position; None where that is the position itself."""
     unravel: Callable = dataclasses.field(compare=False)
-    constrain: Callable = dataclasses.field(compare=False)
     model_info: ModelInfo | None = dataclasses.field(compare=False)
+    read: Any
+    """Structure of a constrained position."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -82,37 +96,41 @@ class Target:
         if not callable(logdensity):
             raise TypeError(f"logdensity must be a function of a position, got a {type(logdensity).__name__}.")
         check_finite("example", example, "Pass a pytree of finite numbers shaped like one position.")
-        start, unravel = _flatten(example)
-        example = jax.eval_shape(unravel, start)
-        closed = _trace(logdensity, unravel, start)
-        constrain = constrain or _identity
-        closed_constrain, read = jax.make_jaxpr(constrain, return_shape=True)(example)
-        made = tuple(_names(read))
+        start, unravel = flatten(example)
+        density, value = _trace("logdensity", _without_jit(logdensity), unravel, start)
+        _check_scalar(value)
+        reading, read = _trace("constrain", constrain or _identity, unravel, start)
+        made = tuple(names_of(read))
         if names is not None and len(names) != len(made):
             raise ValueError(f"names must hold {len(made)} names, one for each number read, got {len(names)}.")
-        chosen = made if names is None else tuple(names)
-        self._constants = (start, tuple(closed.consts), None if box is None else _flat_box(box, start))
-        structures = jax.tree.structure(example), jax.tree.structure(read)
-        constants = tuple(Itself(constant) for constant in closed_constrain.consts)
-        key = signature(closed.jaxpr), signature(closed_constrain.jaxpr), constants, structures
-        self._program = _Program(key, chosen, start.shape[0], closed.jaxpr, unravel, constrain, model_info)
+        corners = None if box is None else _flat_box(box, start)
+        self._arrays = _Arrays(start, tuple(density.consts), tuple(reading.consts), corners)
+        self._program = _Program(
+            (signature(density.jaxpr), signature(reading.jaxpr), jax.tree.structure(example)),
+            made if names is None else tuple(names),
+            density.jaxpr,
+            None if constrain is None else reading.jaxpr,
+            unravel,
+            model_info,
+            jax.tree.structure(read),
+        )
 
     def tree_flatten(self):
         """Split into arrays and program, for JAX."""
-        return (self._constants,), self._program
+        return (self._arrays,), self._program
 
     @classmethod
     def tree_unflatten(cls, program, children):
         """Put arrays and program together again, for JAX."""
         target = object.__new__(cls)
-        (target._constants,) = children
+        (target._arrays,) = children
         target._program = program
         return target
 
     @property
     def dim(self) -> int:
         """Dimension d of the flat space."""
-        return self._program.dim
+        return self._program.density.invars[0].aval.shape[0]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -127,47 +145,57 @@ class Target:
     @property
     def start(self) -> Float[AnyArray, " dim"]:
         """The example position as a flat point."""
-        return self._constants[0]
-
-    @property
-    def largest_intermediate(self) -> int:
-        """Most numbers in one array that an evaluation at one point makes on its way."""
-        return largest_array(self._program.jaxpr)
+        return self._arrays.start
 
     @property
     def box(self) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]] | None:
         """Lower and upper corner of the region where the posterior is expected, if the user gave one."""
-        return self._constants[2]
+        return self._arrays.box
+
+    @property
+    def largest_intermediate(self) -> int:
+        """Most numbers in one array that an evaluation at one point makes on its way."""
+        return largest_array(self._program.density)
 
     def log_prob(self, x: Float[AnyArray, "*draw dim"]) -> Float[jax.Array, "*draw"]:
         """Log density at one flat point of shape (d,) or at points of shape (S, d), as the user's function gives it."""
         check_points("x", x, self.dim)
-        from jax.extend import core
-
-        function = core.jaxpr_as_fun(core.ClosedJaxpr(self._program.jaxpr, list(self._constants[1])))
-        single = lambda point: function(point)[0]  # noqa: E731
         points = jnp.asarray(x, self.start.dtype)
+        single = lambda point: evaluate_jaxpr(self._program.density, self._arrays.density, point)[0]  # noqa: E731
         return single(points) if points.ndim == 1 else jax.vmap(single)(points)
 
     def coordinate_name(self, index: int) -> str:
         """Name one coordinate of the flat, unconstrained point."""
-        return _names(self.unravel(self.start))[index]
+        return names_of(self.unravel(self.start))[index]
 
-    def unravel(self, x: Float[AnyArray, " dim"]) -> PyTree:
-        """Turn one flat point into an (unconstrained) position."""
+    def unravel(self, x: Float[AnyArray, "*draw dim"]) -> PyTree:
+        """Turn flat points into (unconstrained) positions, whose arrays have the leading axes of x."""
         return self._program.unravel(x)
 
     def position(self, x: Float[AnyArray, " dim"]) -> PyTree:
         """Turn one flat point into the constrained position that a person reads."""
-        return self._program.constrain(self._program.unravel(x))
+        return self.unravel(x) if self._program.constrain is None else _position(self, x)
+
+    def positions(self, x: Float[AnyArray, "draw dim"]) -> PyTree:
+        """Turn flat points into constrained positions, whose arrays have a leading axis of draws.
+
+        On the host: NumPy arrays, by one program for any number of points, and by none where nothing is constrained.
+        """
+        if isinstance(x, Tracer):
+            return jax.vmap(self.position)(x)
+        points = np.asarray(x, self.start.dtype)
+        if self._program.constrain is None:
+            return self.unravel(points)
+        size = min(BLOCK, max(LARGEST_INTERMEDIATE // largest_array(self._program.constrain), 1))
+        padded = pad(points, -(-len(points) // size) * size)
+        parts = [_positions(self, padded[first : first + size]) for first in range(0, max(len(padded), 1), size)]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(points)], *parts)
 
     def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw value"]:
         """Turn flat points into constrained positions, each raveled in the order of ``names``."""
-        if self._program.constrain is _identity:
-            return x
-        return jax.vmap(lambda point: ravel_pytree(self.position(point))[0])(jnp.asarray(x))
+        return x if self._program.constrain is None else ravel_rows(self.positions(x))
 
-    def check(self, key: KeyLike, num_points: int = 100) -> "TargetCheck":
+    def check(self, key: KeyLike, num_points: int = 100) -> TargetCheck:
         """Look for what is wrong with the density, before time is spent on it.
 
         The density and its gradient are evaluated at the example and at points around it (standard normal steps).
@@ -177,23 +205,7 @@ class Target:
         steps = jax.random.normal(key, (num_points, self.dim), self.start.dtype)
         points = jnp.concatenate([self.start[None], self.start + steps])
         value, gradient = jax.jit(jax.vmap(jax.value_and_grad(self.log_prob)))(points)
-        return TargetCheck(tuple(_problems(np.asarray(value), np.asarray(gradient))))
-
-
-@dataclasses.dataclass(frozen=True)
-class TargetCheck:
-    """What :meth:`Target.check` found: ``ok`` when there is nothing to say."""
-
-    problems: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether no problem was found."""
-        return not self.problems
-
-    def __str__(self) -> str:
-        """One line for each problem."""
-        return "no problem found" if self.ok else "\n".join(f"- {problem}" for problem in self.problems)
+        return TargetCheck(tuple(find_problems(np.asarray(value), np.asarray(gradient))))
 
 
 def evaluate(
@@ -210,18 +222,37 @@ def evaluate(
     return jnp.where(is_nan | is_positive, -jnp.inf, value), jnp.sum(is_nan), jnp.sum(is_positive)
 
 
-def _flatten(example: PyTree) -> tuple[Float[AnyArray, " dim"], Callable[[AnyArray], PyTree]]:
-    """Flatten a pytree of numbers, and return the way back; on the host, where nothing needs to be compiled."""
-    leaves, structure = jax.tree.flatten(example)
-    xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
-    arrays = [xp.asarray(leaf, jnp.result_type(float)) for leaf in leaves]
-    ends = np.cumsum([array.size for array in arrays]).tolist()
+def _identity(position: PyTree) -> PyTree:
+    return position
 
-    def unravel(x):
-        parts = [x[end - array.size : end].reshape(array.shape) for array, end in zip(arrays, ends, strict=True)]
-        return jax.tree.unflatten(structure, parts)
 
-    return xp.concatenate([array.ravel() for array in arrays]), unravel
+def _without_jit(function: Callable) -> Callable:
+    """Return the function inside a compiled one, whose data would stay constants of it."""
+    return getattr(function, "__wrapped__", function) if isinstance(function, type(jax.jit(_identity))) else function
+
+
+def _trace(
+    name: str, function: Callable, unravel: Callable, start: Float[AnyArray, " dim"]
+) -> tuple[ClosedJaxpr, PyTree]:
+    """Trace a function of a position as one of the flat point; return it with the shapes of its result."""
+    try:
+        with exact_products():
+            closed, shapes = jax.make_jaxpr(lambda x: function(unravel(x)), return_shape=True)(start)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        error.add_note(
+            f"{name} could not be traced by JAX: write it with jax.numpy, without conversions to NumPy or to Python "
+            "numbers and without branches on values, or wrap foreign code in jax.pure_callback."
+        )
+        raise
+    return prune(closed), shapes
+
+
+def _check_scalar(value: PyTree) -> None:
+    if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(
+            f"logdensity must return one real number (shape ()), but it returned {value}. "
+            "Sum the log likelihood over the data."
+        )
 
 
 def _flat_box(
@@ -231,7 +262,7 @@ def _flat_box(
     if not (isinstance(box, tuple | list) and len(box) == 2):
         raise ValueError(f"box must be a pair (lower, upper), got {box!r}.")
     lower, upper = (
-        np.full_like(start, corner) if isinstance(corner, int | float) else _flatten(corner)[0] for corner in box
+        np.full_like(start, corner) if isinstance(corner, int | float) else flatten(corner)[0] for corner in box
     )
     if lower.shape != start.shape or upper.shape != start.shape:
         raise ValueError(
@@ -243,64 +274,12 @@ def _flat_box(
     return lower.astype(start.dtype), upper.astype(start.dtype)
 
 
-def _identity(position: PyTree) -> PyTree:
-    return position
+@jax.jit
+def _position(target: Target, x: Float[AnyArray, " dim"]) -> PyTree:
+    leaves = evaluate_jaxpr(target._program.constrain, target._arrays.constrain, x)
+    return jax.tree.unflatten(target._program.read, leaves)
 
 
-def _trace(logdensity: Callable, unravel: Callable, start: Float[AnyArray, " dim"]) -> ClosedJaxpr:
-    """Trace the density at the flat point, and refuse one that is not a real scalar."""
-    if isinstance(logdensity, type(jax.jit(_identity))):
-        # Data captured by a compiled function would stay constants of it.
-        logdensity = logdensity.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        with exact_products():
-            closed, shape = jax.make_jaxpr(lambda x: logdensity(unravel(x)), return_shape=True)(start)
-    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
-        error.add_note(
-            "logdensity could not be traced by JAX: write it with jax.numpy, without conversions to NumPy or to Python "
-            "numbers and without branches on values, or wrap foreign code in jax.pure_callback."
-        )
-        raise
-    if getattr(shape, "shape", None) != () or not jnp.issubdtype(shape.dtype, jnp.floating):
-        raise ValueError(
-            f"logdensity must return one real number (shape ()), but it returned {shape}. "
-            "Sum the log likelihood over the data."
-        )
-    return closed
-
-
-def _names(read: PyTree) -> list[str]:
-    names = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(read):
-        stem = jax.tree_util.keystr(path, simple=True, separator=".") or "x"
-        indices = np.ndindex(leaf.shape)
-        names += [stem if not index else f"{stem}[{','.join(map(str, index))}]" for index in indices]
-    return names
-
-
-def _problems(value: np.ndarray, gradient: np.ndarray) -> list[str]:
-    num = value.size
-    problems = []
-    if not np.isfinite(value[0]):
-        problems.append(f"the log density is {value[0]} at the example; choose an example inside the support.")
-    if np.isnan(value).any():
-        problems.append(f"the log density is NaN at {np.isnan(value).sum()} of {num} points near the example.")
-    if (value == np.inf).any():
-        problems.append(f"the log density is +inf at {(value == np.inf).sum()} of {num} points near the example.")
-    finite = np.isfinite(value)
-    if not finite.any():
-        problems.append("the log density is finite nowhere near the example; check signs, logarithms and the support.")
-    bad_gradient = finite & ~np.isfinite(gradient).all(axis=1)
-    if bad_gradient.any():
-        problems.append(
-            f"the gradient is not finite at {bad_gradient.sum()} of {finite.sum()} points where the log density is; "
-            "look for a where() around an invalid branch, a square root or a norm at zero. The forward KL by EM needs "
-            "no gradient."
-        )
-    if value.dtype == np.float32 and finite.any() and np.abs(value[finite]).max() > FLOAT32_LIMIT:
-        digits = np.spacing(np.float32(np.abs(value[finite]).max()))
-        problems.append(
-            f"the log density reaches {np.abs(value[finite]).max():.3g} in float32, where neighbouring numbers are "
-            f"{digits:.1g} apart, and weights carry that error; call jax.config.update('jax_enable_x64', True) first."
-        )
-    return problems
+@jax.jit
+def _positions(target: Target, x: Float[AnyArray, "draw dim"]) -> PyTree:
+    return jax.vmap(target.position)(x)

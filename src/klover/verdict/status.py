@@ -1,20 +1,64 @@
-"""Every way a fit can end, with the reason and the advice to give."""
+"""Every way a fit can end, in words: the reason and the remedy in a line each, what it means, and what to try.
+
+Braces hold the fit's own numbers; the verdict fills in the first two texts, ``klover.explain`` the others.
+"""
 
 import enum
 
+MORE_WORK = "Give more work: budget= in Python; on the command line a larger --budget together with --resume."
+START = (
+    "Start from draws of another sampler: start= in Python, --start draws.nc on the command line. A short NUTS run "
+    "is enough; klover corrects it."
+)
+COORDINATES = (
+    "Write the model in better coordinates: non-centred where groups share a scale, covariates standardised, "
+    "positive quantities by their logarithm."
+)
+BOX = "Say roughly where the posterior lies: klover.Target(..., box=(lower, upper)). Searches then begin all over it."
+CHECK = "Run target.check(key): it evaluates the density and its gradient near the example, and says what is wrong."
+SEED = "Fit again with another seed, and compare."
+
 
 class Status(enum.Enum):
-    """How far an answer can be believed: each member holds the reason and the remedy, as format strings."""
+    """How far an answer can be believed; each member holds its four texts."""
 
-    TRUSTED = ("k̂ = {pareto_k:.2f} and {ess:.0f} effective draws of {num_draws}: the proposal covers the target.", "")
+    TRUSTED = (
+        "k̂ = {pareto_k:.2f} and {ess:.0f} effective draws of {num_draws}: the proposal covers the target.",
+        "",
+        "The proposal was judged on {num_draws} fresh draws that it was not fitted to. Their weights have a light "
+        "tail (k̂ = {pareto_k:.2f}, and up to {limit:.2f} will do), so weighted means, intervals and the evidence "
+        "obey the usual laws, and their standard errors can be taken at their word. Where there are gradients to "
+        "climb by, searches from far-flung points found no mode that the proposal misses. That is evidence, not a "
+        "proof: a mode whose basin no search began in goes unseen.",
+        (
+            "Use the table as it is; mcse is the Monte Carlo error of each mean.",
+            "For more digits draw more: fit.importance(key, {four_times}) halves the errors.",
+            "If you expect modes far from each other, say where they may lie (box=), and fit with a second seed.",
+        ),
+    )
     NO_SUPPORT = (
         "the log density was finite at none of the {num_draws} draws ({num_nan} NaN, {num_infinite} +inf).",
         "Run target.check(key) to see what the density returns, and choose an example inside the support.",
+        "The log density was finite at none of the {num_draws} draws ({num_nan} were NaN, {num_infinite} were +inf). "
+        "There is nothing to average, and no number of this fit means anything.",
+        (
+            CHECK,
+            "Choose an example inside the support, and look for a logarithm or a square root of a negative number.",
+        ),
     )
     NOT_A_NUMBER = (
         "the log density was NaN at {num_nan} and +inf at {num_infinite} of {num_draws} draws; they were treated as "
         "outside the support, which may hide a part of the posterior.",
         "Make the density return -inf outside its support and a number inside; float64 often cures overflow.",
+        "The log density was NaN at {num_nan} and +inf at {num_infinite} of {num_draws} draws. Such draws get weight "
+        "zero, as if they lay outside the support. If they do not, the part of the posterior where they fell is "
+        "missing from every mean, and the evidence is too small; nothing in the weights would show it.",
+        (
+            CHECK,
+            "Return -inf where the density is zero, and a number everywhere else; take log-sum-exp and log1p instead "
+            "of logarithms of small numbers.",
+            "Use float64: jax.config.update('jax_enable_x64', True).",
+        ),
     )
     HEAVY_WEIGHTS = (
         "k̂ = {pareto_k:.2f} is above {limit:.2f}, the limit for {num_draws} draws: the weights are too heavy-tailed "
@@ -22,61 +66,132 @@ class Status(enum.Enum):
         "Use heavier tails (family='student'), more components or draws, a full covariance, a better first "
         "approximation, or other coordinates (scaled, non-centred). An improper posterior looks like this too: check "
         "the priors.",
+        "Somewhere the proposal is so much lower than the posterior that a few draws carry too much of the weight. "
+        "The tail of the weights has index k̂ = {pareto_k:.2f}; above {limit:.2f}, means converge so slowly in the "
+        "number of draws that {num_draws} say little, and the standard errors, which are made of the same weights, "
+        "are too small. The mixture of {components} in {dimensions} does not have the posterior's shape.",
+        (
+            COORDINATES,
+            MORE_WORK,
+            START,
+            "Use heavier tails (family='student') and full covariances, if you have chosen others.",
+            "Check the priors: an improper posterior looks like this too.",
+        ),
     )
     FEW_EFFECTIVE_DRAWS = (
         "only {ess:.0f} of {num_draws} draws are effective; {minimum} are needed.",
         "Draw more with fit.importance(key, num_draws), or improve the proposal: more components, a full covariance.",
+        "The weights are well-behaved, but the proposal is far from the posterior: only {ess:.0f} of {num_draws} "
+        "draws count ({ess_share:.2%}), fewer than the {minimum} that a mean and its error need.",
+        (
+            "Draw more: at this rate fit.importance(key, {needed}) holds about {wanted} effective draws.",
+            MORE_WORK,
+            COORDINATES,
+        ),
     )
     UNCOVERED_MODE = (
         "the target has a mode, {mode}, that the proposal does not cover: one draw there would outweigh all "
         "{num_draws}.",
-        "Add components (num_components), begin with a diffuse mixture (klover.diffuse) or with draws near that mode, "
-        "and prefer divergence='forward'.",
+        "Allow more components (max_components), say where the posterior may lie (box=), or start from draws near "
+        "that mode or from a diffuse mixture (start=klover.diffuse(lower, upper)).",
+        "The weights look good (k̂ = {pareto_k:.2f}, {ess:.0f} effective draws), but they know only what was visited."
+        " A search climbed to a mode where the proposal has next to nothing: one draw there would outweigh all "
+        "{num_draws} together. The means are those of a part of the posterior, and the evidence is too small.",
+        (MORE_WORK, BOX, "Start from draws that hold the mode (start=), or from a wide mixture (klover.diffuse)."),
     )
-
     DRIFTING_PARTICLES = (
-        "particles that began as draws of the answer still move to where the proposal is all but absent "
-        "({drift:.1f} standard errors): a part of the posterior is not covered.",
+        "particles that began as draws of the answer still move to where the proposal is all but absent ({drift:.1f} "
+        "standard errors): a part of the posterior is not covered.",
         "Give more evaluations (budget), a box (klover.Target(..., box=...)), draws of another sampler (start), or "
         "write the model in other coordinates (non-centred, scaled).",
+        "Particles that began as draws of the answer were moved by Markov steps that leave the posterior unchanged. "
+        "Were the answer right, they would stay where they are on average; they went on to places where the proposal "
+        "of {components} is all but absent. The {ess:.0f} effective draws stand for a part of the posterior.",
+        (MORE_WORK, COORDINATES, BOX, START),
     )
     UNSTABLE_EVIDENCE = (
         "the log evidence of the last draws, {log_evidence:.3f}, differs by {difference:.3f} from that of the rounds "
         "before them, which is {ratio:.1f} standard errors.",
         "Run again with another key and with more draws; heavy tails or an improper posterior look like this.",
+        "The log evidence of the {num_draws} last draws, {log_evidence:.3f} ± {log_evidence_se:.3f}, and that of the "
+        "round before differ by more than their errors allow. Rare draws with large weights do this: some of them "
+        "came the one time, and not the other.",
+        (
+            SEED,
+            "Draw more: fit.importance(key, {four_times}).",
+            "Check the priors: an improper posterior looks like this too.",
+        ),
     )
     IMPROPER = (
         "the proposal spread to a width of {width:.1g} in {name}, and there is no end of it: the posterior looks "
         "improper, so that there is no evidence and there are no moments.",
         "Give {name} a proper prior; if it is proper and as wide as that, rescale it.",
+        "The proposal followed the posterior outwards without coming to an end. A posterior whose mass does not end "
+        "has no evidence, no means and no intervals; whatever the table says depends on when the work was stopped.",
+        (
+            "Give the coordinate that the verdict names a proper prior. A flat prior is proper only if the data bound"
+            " it: think of groups without observations, and of separated classes in a logistic regression.",
+            "If the prior is proper and meant to be as wide as that, rescale the parameter.",
+        ),
     )
     UNFINISHED = (
         "the refinement was stopped ({cause}) before its own criteria were met; k̂ = {pareto_k:.2f}, {ess:.0f} "
         "effective draws of {num_draws}.",
         "Give a larger budget, or resume from the checkpoint.",
+        "The work was stopped after {spent}, before the engine itself was content. The weights of what there is are "
+        "good (k̂ = {pareto_k:.2f}, {ess:.0f} effective draws of {num_draws}), so the means are right for all that "
+        "was found; the looks for what was not found are missing.",
+        (MORE_WORK, "In Python: refine(..., checkpoint=PATH) goes on from the file where it stopped."),
     )
     COARSE_NUMBERS = (
         "numbers of the precision {precision} are too coarse for {what}.",
         "Use double precision (jax.config.update('jax_enable_x64', True) before the target is made), or measure the "
         "parameter from near its value, in units of its uncertainty.",
+        "A number of single precision has seven digits. Where a parameter is large and its uncertainty small, or the "
+        "log density is huge, the digits that matter are lost, and the {num_draws} draws describe the grid of the "
+        "numbers rather than the posterior. Weights do not show it: they are right for the density as it was "
+        "computed.",
+        (
+            "Use float64: jax.config.update('jax_enable_x64', True), before the target is made.",
+            "Measure the parameter from near its value, in units of its uncertainty.",
+        ),
     )
     TARGET_RAISED = (
         "the log density raised an error at {num_raised} points; they were treated as outside the support, which may "
         "hide a part of the posterior.",
         "Make the density return -inf where it cannot be computed.",
+        "The log density raised an error at some points. They get weight zero, as if they lay outside the support; if"
+        " they do not, a part of the posterior is missing from every mean, and the evidence is too small.",
+        (
+            "Call the density where it failed, and let it return -inf where it cannot be computed.",
+            "Bound the parameters to where the density is defined, by a transformation.",
+        ),
     )
-
     PARTICLES = (
         "importance sampling cannot work here (k̂ = {pareto_k:.2f}), so {num_draws} particles were carried to the "
         "target; {num_islands} independent islands agree on the evidence (standard deviation of its logarithm "
         "{spread:.2f}), and the particles no longer drift.",
         "",
+        "No mixture of this size gives usable importance weights in {dimensions} (k̂ = {pareto_k:.2f}). So "
+        "{num_draws} particles were carried from a wide distribution to the posterior by tempering and Markov steps, "
+        "in {num_islands} islands that know nothing of each other. They agree on the evidence (their log evidences "
+        "have a standard deviation of {spread:.2f}), and they have stopped moving. Errors come from the scatter of "
+        "the islands.",
+        (
+            "Use the table as it is; compare a few means with a NUTS run if much depends on them.",
+            "Draws of the mixture (fit.importance) are not to be used here; fit.draws holds the particles.",
+        ),
     )
     PARTICLES_MISS_MODE = (
         "importance sampling cannot work here (k̂ = {pareto_k:.2f}), so {num_draws} particles were carried to the "
         "target; the target has a mode, {mode}, that none of them is on.",
-        "Begin with draws on all modes (start), or run another sampler from there: how much of the posterior each mode "
-        "has is not known.",
+        "Begin with draws on all modes (start), or run another sampler from there: how much of the posterior each "
+        "mode has is not known.",
+        "No mixture of this size gives usable importance weights in {dimensions} (k̂ = {pareto_k:.2f}). The "
+        "{num_draws} particles that took over agree with each other, but they began in one place: a search has "
+        "climbed to a mode with a part of the posterior that none of them is on, and they cannot tell how large that "
+        "part is.",
+        (START, BOX, "Use the particles as draws of the posterior around their own mode at most."),
     )
     UNCONVERGED_PARTICLES = (
         "importance sampling cannot work here (k̂ = {pareto_k:.2f}), so {num_draws} particles were carried to the "
@@ -85,6 +200,12 @@ class Status(enum.Enum):
         "sweeps, and {ess:.0f} draws are effective.",
         "Use the particles for predictions at most, and compare them with another sampler; the evidence is a lower "
         "bound on average.",
+        "No mixture of this size gives usable importance weights in {dimensions} (k̂ = {pareto_k:.2f}), and the "
+        "particles that took over have not settled: the log evidences of {num_islands} islands scatter with a "
+        "standard deviation of {spread:.2f} (below 1 is wanted), and their mean log density still moved by "
+        "{drift:.1f} standard errors (below 3 is wanted). They lie near the posterior, but their spread and the "
+        "evidence are not to be used.",
+        (MORE_WORK, COORDINATES, START, "Use the particles for predictions at most, checked on data held out."),
     )
 
     @property
@@ -96,3 +217,13 @@ class Status(enum.Enum):
     def remedy(self) -> str:
         """What to do about it; empty where nothing is to be done."""
         return self.value[1]
+
+    @property
+    def meaning(self) -> str:
+        """What that means for the numbers, for a statistician."""
+        return self.value[2]
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to try, the best first."""
+        return self.value[3]

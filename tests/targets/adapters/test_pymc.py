@@ -119,7 +119,8 @@ def test_flags_devices_and_precision_stay_as_they_were(flags):
 import os, pymc, klover, jax
 with pymc.Model() as model:
     pymc.Normal("x")
-klover.from_pymc(model)
+with jax.enable_x64(True):
+    klover.from_pymc(model)
 print(os.environ.get("XLA_FLAGS"), len(jax.devices()), jax.config.jax_enable_x64)
 """
     environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_ENABLE_X64")}

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,14 +14,7 @@ import numpy as np
 from klover.base import optional
 from klover.base.checks import check_count
 from klover.base.shapes import AnyArray, Float
-from klover.targets.adapters.host import (
-    Failures,
-    HostModelInfo,
-    Points,
-    ValuesAndGradients,
-    in_words,
-    make_logdensity,
-)
+from klover.targets.adapters.host import Failures, HostModelInfo, Points, in_words, make_logdensity
 from klover.targets.target import Target
 
 Errors = list[tuple[int, Exception]]
@@ -81,7 +75,7 @@ def from_callback(
     for caller in (value, slope):
         if caller is not None:
             caller.check(begin if is_free else np.asarray(jax.jit(interval.natural)(begin)))
-    density = make_logdensity(dim, value.spread, None if slope is None else _pair(value, slope))
+    density = make_logdensity(dim, value.spread, None if slope is None else functools.partial(_both, value, slope))
 
     def unconstrain(position):
         x = position["x"] if names is None else jnp.stack([position[name] for name in names])
@@ -98,23 +92,7 @@ def from_callback(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Caller:
-    """A user's function, on blocks of points.
-
-    Parameters
-    ----------
-    function
-        The function.
-    name
-        The argument by which it was passed.
-    shape
-        Shape of its result at one point.
-    vectorized
-        Whether it takes many points at once.
-    num_jobs
-        Processes that share a block.
-    failures
-        Where its errors are kept.
-    """
+    """A user's function on blocks of points, by the name of its argument, with the shape of its result at one point."""
 
     function: Callable[[np.ndarray], Any]
     name: str
@@ -142,31 +120,27 @@ class _Caller:
 
     def spread(self, points: Points) -> np.ndarray:
         """Evaluate points, in several processes if asked for; those that raise are NaN, and counted."""
-        num_parts = max(min(self.num_jobs, len(points)), 1)
-        parts = np.array_split(points, num_parts)
+        parts = np.array_split(points, max(min(self.num_jobs, len(points)), 1))
         arguments = self.function, self.shape, self.vectorized
-        if num_parts == 1:
+        if len(parts) == 1:
             results = [_evaluate(*arguments, points)]
         else:
             joblib = optional.joblib()
-            results = joblib.Parallel(n_jobs=num_parts)(joblib.delayed(_far_away)(*arguments, part) for part in parts)
+            tasks = (joblib.delayed(_evaluate_elsewhere)(*arguments, part) for part in parts)
+            results = joblib.Parallel(n_jobs=len(parts))(tasks)
         for part, (_, errors) in zip(parts, results, strict=True):
             for index, error in errors:
                 self.failures.add(part[index], error)
         return np.concatenate([found for found, _ in results])
 
 
-def _pair(value: _Caller, slope: _Caller) -> ValuesAndGradients:
+def _both(value: _Caller, slope: _Caller, points: Points) -> tuple[Float[np.ndarray, " draw"], Points]:
     """Evaluate values, and gradients where the values are finite."""
-
-    def both(points):
-        values, gradients = value.spread(points), np.zeros(points.shape)
-        is_inside = np.isfinite(values)
-        if is_inside.any():
-            gradients[is_inside] = slope.spread(points[is_inside])
-        return values, gradients
-
-    return both
+    values, gradients = value.spread(points), np.zeros(points.shape)
+    is_inside = np.isfinite(values)
+    if is_inside.any():
+        gradients[is_inside] = slope.spread(points[is_inside])
+    return values, gradients
 
 
 def _evaluate(
@@ -185,8 +159,8 @@ def _evaluate(
     return found, errors
 
 
-def _far_away(*arguments: Any) -> tuple[np.ndarray, Errors]:
-    """Evaluate points in another process; errors that cannot travel home are replaced by their words."""
+def _evaluate_elsewhere(*arguments: Any) -> tuple[np.ndarray, Errors]:
+    """Evaluate points in another process; errors that cannot be pickled become a RuntimeError with their message."""
     found, errors = _evaluate(*arguments)
     for place, (index, error) in enumerate(errors):
         try:

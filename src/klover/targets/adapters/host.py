@@ -1,7 +1,6 @@
 """Densities that JAX cannot trace: code on the host, called with whole blocks of points.
 
-A block that JAX evaluates at once (``vmap``) is one call of the host's function. The engine fills its blocks with
-copies of their first point; they are left out here, where a point may cost a second.
+A block that JAX evaluates at once (``vmap``) is one call of the host's function.
 """
 
 import dataclasses
@@ -23,21 +22,10 @@ LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
 
 @dataclasses.dataclass(eq=False)
 class Failures:
-    """Errors that a function on the host has raised, and where.
-
-    Parameters
-    ----------
-    throw
-        Whether the first error goes on to the caller.
-    num_raised
-        How many points raised an error.
-    point
-        The first of them, on the scale that the function takes.
-    error
-        What it raised there.
-    """
+    """Errors that a function on the host has raised: at how many points, and the first, on the function's own scale."""
 
     throw: bool = False
+    """Whether the first error goes on to the caller."""
     num_raised: int = 0
     point: np.ndarray | None = None
     error: Exception | None = None
@@ -54,7 +42,7 @@ class Failures:
                     stacklevel=2,
                 )
         if self.throw:
-            # JAX shows the words of an error, and not its notes.
+            # JAX shows the message of an error, and not its notes.
             raise RuntimeError(str(self)) from error
 
     def __str__(self) -> str:
@@ -66,7 +54,7 @@ class Failures:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostModelInfo(ModelInfo):
-    """A front end whose density may raise errors, which ``failures`` keeps."""
+    """What is known of a model whose density runs on the host, and may raise errors: ``failures`` keeps them."""
 
     failures: Failures = dataclasses.field(default_factory=Failures)
 
@@ -76,12 +64,23 @@ def in_words(point: np.ndarray | None) -> str:
     return f"np.{np.asarray(point)!r}"
 
 
-def on_host(function: Callable[..., np.ndarray], shape: tuple[int, ...] = ()) -> Callable[..., jax.Array]:
-    """Make a function of blocks of vectors into one of a single vector, which JAX may vectorise."""
+def on_host(function: Callable[[Points], np.ndarray], shape: tuple[int, ...] = ()) -> Callable[..., jax.Array]:
+    """Make a function of blocks of vectors, (S, n) to (S, *shape), into one of one vector, which JAX may vectorise.
+
+    Copies of a block's first vector are not evaluated: klover fills blocks with them, and a point may cost a second.
+    """
 
     def call(x):
-        x = np.array(x)
-        return function(x.reshape(-1, x.shape[-1])).reshape((*x.shape[:-1], *shape)).astype(x.dtype)
+        x = np.asarray(x)
+        points = np.array(x.reshape(-1, x.shape[-1]))
+        is_copy = (points == points[:1]).all(axis=1)
+        is_copy[:1] = False
+        result = np.empty((len(points), *shape), x.dtype)
+        found = function(points[~is_copy])
+        with np.errstate(over="ignore"):  # what single precision cannot hold is as good as infinite
+            result[~is_copy] = found
+        result[is_copy] = result[:1]
+        return result.reshape((*x.shape[:-1], *shape))
 
     def traced(x):
         return jax.pure_callback(call, jax.ShapeDtypeStruct(shape, x.dtype), x, vmap_method="broadcast_all")
@@ -101,11 +100,10 @@ def make_logdensity(dim: int, values: Values, values_and_gradients: ValuesAndGra
     values_and_gradients
         Log densities and gradients of points; one call gives both.
     """
-    value = on_host(lambda points: _distinct(values, points)[:, 0])
     if values_and_gradients is None:
-        return value
-    both = on_host(lambda points: _distinct(values_and_gradients, points), (dim + 1,))
-    logdensity = jax.custom_jvp(value)
+        return on_host(values)
+    both = on_host(lambda points: np.column_stack(values_and_gradients(points)), (dim + 1,))
+    logdensity = jax.custom_jvp(on_host(values))
 
     @logdensity.defjvp
     def _(primals, tangents):
@@ -113,14 +111,3 @@ def make_logdensity(dim: int, values: Values, values_and_gradients: ValuesAndGra
         return found[0], jnp.dot(found[1:], *tangents)
 
     return logdensity
-
-
-def _distinct(function: Values | ValuesAndGradients, points: Points) -> Float[np.ndarray, "draw result"]:
-    """Evaluate the first point and all that differ from it; columns are the value and, if there, the gradient."""
-    is_copy = (points == points[:1]).all(axis=1)
-    is_copy[:1] = False
-    found = function(points[~is_copy])
-    columns = np.column_stack(found if isinstance(found, tuple) else [found])
-    result = np.empty((len(points), columns.shape[1]))
-    result[~is_copy], result[is_copy] = columns, columns[:1]
-    return result

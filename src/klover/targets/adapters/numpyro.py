@@ -19,7 +19,6 @@ import numpy as np
 from jax.core import Tracer
 
 from klover.base import optional
-from klover.base.shapes import PyTree
 from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 
@@ -53,11 +52,10 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
         seeded = handlers.seed(model, 0)  # for discrete sites, on which no value that is kept depends
         return infer.constrain_fn(seeded, args, kwargs, position, return_deterministic=not sites.discrete)
 
-    example = {name: np.zeros(shape) for name, shape in sites.latent.items()}
     return Target(
         _log_density(model, args, kwargs, sites),
-        example,
-        constrain=_only_what_counts(read, example),
+        {name: np.zeros(shape) for name, shape in sites.latent.items()},
+        constrain=read,
         model_info=_model_info(model, args, kwargs, sites),
     )
 
@@ -127,31 +125,35 @@ def _refuse_subsampling(name: str, size: int, subsample_size: int | None) -> Non
 
 def _read(trace: dict[str, dict[str, Any]]) -> _Sites:
     """Collect what is needed of a trace, and refuse what has no density in R^d."""
-    from numpyro.distributions import ImproperUniform, biject_to
-
     sites = _Sites(num_plate_dims=max((-frame.dim for site in trace.values() for frame in _plates(site)), default=0))
     for name, site in trace.items():
-        is_factor = site.get("infer", {}).get("is_auxiliary", False)
-        if site["type"] in ("sample", "deterministic") and not is_factor:
-            _name_axes(name, site, sites)
         if site["type"] == "param":
             raise ValueError(
                 f"model has the parameter {name!r}, which has no prior. Give it one with numpyro.sample "
                 "(ImproperUniform is flat), or fix it with numpyro.handlers.substitute."
             )
-        if site["type"] != "sample" or is_factor:
-            continue
-        if site["is_observed"]:
-            sites.observed[name] = site["value"]
-            continue
-        _refuse_without_density(name, site["fn"])
-        if site["fn"].support.is_discrete:
-            sites.discrete.append(name)
-            continue
-        sites.latent[name] = biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"]))
-        if isinstance(_innermost(site["fn"]), ImproperUniform):
-            sites.improper.append(name)
+        is_factor = site.get("infer", {}).get("is_auxiliary", False)
+        if site["type"] in ("sample", "deterministic") and not is_factor:
+            _name_axes(name, site, sites)
+            if site["type"] == "sample":
+                _sort(name, site, sites)
     return sites
+
+
+def _sort(name: str, site: dict[str, Any], sites: _Sites) -> None:
+    """Put a random site among the observed, the discrete or the continuous ones."""
+    from numpyro.distributions import ImproperUniform, biject_to
+
+    if site["is_observed"]:
+        sites.observed[name] = site["value"]
+        return
+    _refuse_without_density(name, site["fn"])
+    if site["fn"].support.is_discrete:
+        sites.discrete.append(name)
+        return
+    sites.latent[name] = biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"]))
+    if isinstance(_innermost(site["fn"]), ImproperUniform):
+        sites.improper.append(name)
 
 
 def _refuse_without_density(name: str, distribution: Any) -> None:
@@ -244,28 +246,6 @@ def _summed_out(model: Callable, sites: _Sites) -> tuple[Callable, Callable]:
     from numpyro.contrib.funsor import config_enumerate, enum, log_density
 
     return enum(config_enumerate(model), -sites.num_plate_dims - 1), log_density
-
-
-def _only_what_counts(function: Callable, example: PyTree) -> Callable:
-    """Trace a replay of the model, leave out all that its result does not need (most of the data), and compile it."""
-    from jax.extend import core
-
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(example)
-    jaxpr, kept = closed.jaxpr, []
-    needed = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
-    for equation in reversed(jaxpr.eqns):
-        if needed & set(equation.outvars):
-            kept.append(equation)
-            needed |= {atom for atom in equation.invars if isinstance(atom, core.Var)}
-    pairs = [(var, const) for var, const in zip(jaxpr.constvars, closed.consts, strict=True) if var in needed]
-    pruned = jaxpr.replace(eqns=kept[::-1], constvars=[var for var, _ in pairs])
-
-    @jax.jit
-    def run(constants, position):
-        leaves = core.jaxpr_as_fun(core.ClosedJaxpr(pruned, constants))(*jax.tree.leaves(position))
-        return jax.tree.unflatten(jax.tree.structure(shape), leaves)
-
-    return lambda position: run([const for _, const in pairs], position)
 
 
 def _model_info(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> ModelInfo:

@@ -4,9 +4,11 @@ Two traps of PyMC 5 are kept away from the user: importing its JAX module asks X
 switch JAX to double precision; ``XLA_FLAGS`` and the precision are put back to what they were.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -138,7 +140,15 @@ def _jaxifier() -> Callable[[list[Any], list[Any]], Callable]:
 
     def jaxify(inputs, outputs):
         with _untouched():
-            return module.get_jaxified_graph(inputs=inputs, outputs=outputs)
+            function = module.get_jaxified_graph(inputs=inputs, outputs=outputs)
+
+        def traced(*arguments):
+            # PyTensor mixes types, and asks for double precision in single.
+            with jax.numpy_dtype_promotion("standard"), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Explicitly requested dtype float64", UserWarning)
+                return function(*arguments)
+
+        return traced
 
     return jaxify
 
@@ -146,7 +156,10 @@ def _jaxifier() -> Callable[[list[Any], list[Any]], Callable]:
 @contextlib.contextmanager
 def _untouched() -> Iterator[None]:
     """Put the flags of XLA and the precision of JAX back to what they were."""
-    flags, is_double = os.environ.get("XLA_FLAGS"), jax.numpy.result_type(float) == np.float64
+    flags = os.environ.get("XLA_FLAGS")
+    # A thread sees the precision of the process, not one that holds for a block of code (jax.enable_x64).
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        is_double = thread.submit(lambda: jax.config.jax_enable_x64).result()  # pyright: ignore
     try:
         yield
     finally:

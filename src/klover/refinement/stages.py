@@ -1,0 +1,145 @@
+"""The decisions of a round, as pure functions of what was measured.
+
+======== =================================== ======== ==================================================================
+stage    goes on when                        to       what the stage does
+======== =================================== ======== ==================================================================
+begin    draws are effective enough to fit   pool     the first round of all
+begin    otherwise                           temper
+temper   they are, and the target was hard   explore  fit to tempered weights
+temper   they are                            pool
+temper   tempering no longer helps           descend
+descend  always                              explore  particles carry the first draws to the target, once
+pool     particles found something new, or   explore  fit to the pool alone; when its draws are good, particles take a
+         rounds no longer get better                  last look
+explore  never                                        particles are sent out in every round, and fitted together with
+                                                      the pool: fitting to draws of q alone lets q forget what it does
+                                                      not visit
+======== =================================== ======== ==================================================================
+
+Beyond 20 dimensions nothing is explored, and *pool* stands for *explore*; beyond 128 a target that would have to
+descend is left to :mod:`klover.refinement.escalation`.
+"""
+
+import dataclasses
+import enum
+
+import numpy as np
+
+from klover.fitting.splits import num_parameters
+from klover.refinement.state import RoundInfo, Stage, State
+from klover.tuning import Tuning
+
+STEADY_ERRORS = 2.0
+"""Standard errors within which the evidences of rounds agree."""
+
+
+class Look(enum.Enum):
+    """How particles look around in a round."""
+
+    NONE = "none"
+    DESCEND = "descend"
+    EXPLORE = "explore"
+    LAST = "last"
+    LONG_LAST = "long last"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What the fresh draws of a round say, and how many draws of the pool are effective by then."""
+
+    num_draws: int
+    ess_share: float
+    pareto_k: float
+    log_evidence: float
+    log_evidence_se: float
+    pool_ess: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is to be done after measuring."""
+
+    stage: Stage
+    was_hard: bool
+    best_ess: float
+    num_stale: int
+    could_stop: bool
+    look: Look
+    is_beyond: bool
+
+
+def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Plan:
+    """Choose the stage, whether the draws are good enough to stop, and how to look around."""
+    rounds = tuning.rounds
+    num_stale = 0 if measured.ess_share > rounds.least_gain * state.best_ess else state.num_stale + 1
+    best_ess = max(state.best_ess, measured.ess_share)
+    stage = _next_stage(measured, state, num_stale, dim, tuning)
+    was_hard = state.was_hard or stage in (Stage.DESCEND, Stage.EXPLORE)
+    could_stop = _could_stop(measured, stage, num_stale, dim, tuning)
+    is_beyond = stage is Stage.DESCEND and dim > tuning.search.full_dim
+    look = Look.NONE
+    if stage is Stage.DESCEND and not is_beyond:
+        look = Look.DESCEND
+    elif stage is Stage.EXPLORE:
+        look = Look.EXPLORE
+    elif stage is Stage.POOL and could_stop:
+        look = Look.LONG_LAST if was_hard and dim <= rounds.explored_dim else Look.LAST
+    return Plan(stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond)
+
+
+def conclude(
+    plan: Plan, history: tuple[RoundInfo, ...], discovered: tuple[float, ...], dim: int, tuning: Tuning
+) -> tuple[bool, Stage]:
+    """Return, after the look, whether the mixture is as good as it will get, and the stage to go on with."""
+    rounds, last = tuning.rounds, history[-1]
+    has_found = last.drift > tuning.answer.largest_drift
+    is_settled = last.drift < tuning.answer.largest_drift
+    is_steady = not plan.was_hard or _is_steady(plan.stage, history, discovered, tuning)
+    patience = 1 if last.pareto_k > rounds.bad_pareto_k else rounds.patience
+    is_stuck = plan.num_stale >= patience and not plan.could_stop and plan.best_ess < rounds.good_ess
+    goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
+    return plan.could_stop and is_settled and is_steady, Stage.EXPLORE if goes_out else plan.stage
+
+
+def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, tuning: Tuning) -> Stage:
+    """Go on from a stage that has served its purpose."""
+    stage, rounds = state.stage, tuning.rounds
+    if measured.ess_share == 0:
+        return Stage.POOL if stage is Stage.BEGIN else stage
+    enough = num_parameters(dim)
+    is_begun = measured.ess_share >= rounds.begun_ess or measured.pool_ess >= rounds.begun_pool * enough
+    is_stalled = num_stale >= rounds.patience and measured.pool_ess < dim + 1
+    explore = Stage.EXPLORE if dim <= rounds.explored_dim else Stage.POOL
+    transitions = (
+        (Stage.BEGIN, is_begun, Stage.POOL),
+        (Stage.BEGIN, True, Stage.TEMPER),
+        (Stage.TEMPER, is_begun and state.was_hard, explore),
+        (Stage.TEMPER, is_begun, Stage.POOL),
+        (Stage.TEMPER, is_stalled, Stage.DESCEND),
+        (Stage.DESCEND, True, explore),
+    )
+    return next((to for here, holds, to in transitions if here is stage and holds), stage)
+
+
+def _could_stop(measured: Measurement, stage: Stage, num_stale: int, dim: int, tuning: Tuning) -> bool:
+    """Whether the weights look good, or no longer get better."""
+    rounds, is_exploring = tuning.rounds, stage is Stage.EXPLORE
+    goal = rounds.good_explored_ess if is_exploring else rounds.good_ess
+    least = rounds.least_ess if is_exploring or dim > rounds.explored_dim else rounds.fair_ess
+    is_good = measured.ess_share > goal and measured.pareto_k < rounds.good_pareto_k
+    is_stale = num_stale >= rounds.patience and measured.ess_share > least
+    return is_good or (is_stale and measured.pareto_k < rounds.fair_pareto_k)
+
+
+def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[float, ...], tuning: Tuning) -> bool:
+    """Whether the evidence of the last rounds agrees, and the last journeys found nothing new."""
+    last = history[-tuning.rounds.steady_rounds :]
+    if len(last) < tuning.rounds.steady_rounds:
+        return False
+    if stage is Stage.EXPLORE and max(discovered) > tuning.exploration.discovery:
+        return False
+    now = last[-1]
+    return all(
+        abs(info.log_evidence - now.log_evidence) < STEADY_ERRORS * np.hypot(info.log_evidence_se, now.log_evidence_se)
+        for info in last
+    )

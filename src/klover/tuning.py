@@ -1,0 +1,190 @@
+"""Every number of the automatic engine, with its unit, what it trades, and how it was chosen.
+
+:func:`klover.refine` passes one :class:`Tuning` to all of its parts; nothing else in the engine is adjustable, and what
+is written as a bare number in its code is numerics (a floor against division by zero, a bisection's length) or belongs
+to a formula. ``python -m benchmarks sensitivity`` halves and doubles each of them on targets that the reported suite
+does not contain; ``docs/engine.md`` has what that changed.
+
+``chosen`` is one of: *theory* (follows from a stated result), *measured* (an experiment that the text names), *habit*
+(what the literature uses), *guess* (never compared with another value before the halving and doubling).
+"""
+
+import dataclasses
+from typing import Any
+
+
+def number(default: Any, unit: str, purpose: str, chosen: str) -> Any:
+    """Return a field that knows what its number is for."""
+    return dataclasses.field(default=default, metadata={"unit": unit, "purpose": purpose, "chosen": chosen})
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Climbs to the tops of the target."""
+
+    num_starts: int = number(
+        16, "climbs", "at a time, and for each mode on average", "measured: fewer miss one of ten modes, d = 20"
+    )
+    unseen_share: float = number(
+        0.05, "share", "of climbs that may end on a top of their own (Good & Turing)", "theory, level by guess"
+    )
+    most_modes: int = number(128, "modes", "kept; each is three components of the first mixture", "measured: 40 modes")
+    start_scale: float = number(3.0, "units", "spread of starts around the example where there is no box", "guess")
+    widest: float = number(10.0, "start scales", "a direction without curvature is taken to be so wide", "guess")
+    full_dim: int = number(
+        128, "dimensions", "beyond this covariances are diagonal: draws would not tell matrices", "measured: memory"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The first mixture: copies of each mode, and what covers the region around them."""
+
+    copies: tuple[float, ...] = number(
+        (1.1, 4.0, 16.0), "variances", "each mode begins as copies of its covariance, so inflated", "measured: suite"
+    )
+    copy_weights: tuple[float, ...] = number((6.0, 2.0, 1.0), "parts", "weights of these copies", "guess")
+    weight_range: float = number(20.0, "ratio", "between the largest and the smallest mode's first weight", "guess")
+    broad_share: float = number(0.25, "share", "of draws over the whole region, without a box", "guess")
+    box_share: float = number(0.1, "share", "of draws over the box, and of journeys that begin there", "guess")
+    region: tuple[float, ...] = number(
+        (1.0, 10.0, 100.0), "variances", "the region is covered on these scales, times the start scale", "guess"
+    )
+    wide_df: float = number(5.0, "degrees", "tails of everything that is wide on purpose", "habit")
+    given_share: float = number(0.9, "share", "of the first mixture that is what the user gave", "guess")
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """EM, splits and deletions on weighted draws."""
+
+    held_out: float = number(0.25, "share", "of draws that judge splits and are not fitted to", "habit")
+    em_steps: int = number(5, "steps", "of EM between splits", "measured: speed")
+    split_rounds: int = number(2, "rounds", "of splits in one round of the engine", "measured: prototype")
+    pulls: tuple[float, ...] = number(
+        (1.0, 10.0, 100.0), "draws", "strengths of the pull to the old covariance, held-out draws choose", "measured"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Moves:
+    """Hamiltonian moves and temperatures of particles."""
+
+    effective_share: float = number(
+        0.5, "share", "of particles that stays effective in a change of temperature", "habit"
+    )
+    acceptance: float = number(0.7, "rate", "that step sizes are adapted to", "theory: 0.65 to 0.8")
+    num_leapfrogs: int = number(5, "steps", "of a trajectory", "measured: prototype")
+    num_moves: int = number(4, "moves", "at each temperature", "measured: prototype")
+    selection_power: float = number(
+        0.1, "power", "of the weights by which a move's metric is chosen", "measured: ridges"
+    )
+    step_jitter: float = number(0.5, "log sd", "of step sizes", "guess")
+    shrinkage: float = number(
+        1.5, "decades", "by which every second step is shrunk at most, to enter necks", "measured"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """Draws, goals and patience of the rounds."""
+
+    first_draws: int = number(2048, "draws", "of the first round", "measured: 14,000 evaluations solve easy targets")
+    draws_growth: float = number(1.5, "factor", "by which rounds grow", "guess")
+    most_draws: int = number(8192, "draws", "of a round; as many final draws at the least", "measured: speed")
+    most_rounds: int = number(24, "rounds", "after which the work is called unfinished", "guess")
+    fitted_draws: int = number(4096, "draws", "that are fitted to at the least; a comb leaves out the rest", "speed")
+    fitted_per_parameter: int = number(16, "draws", "that are fitted to, for each parameter of a component", "guess")
+    begun_ess: float = number(0.1, "share", "of effective draws from which on plain weights are fitted to", "guess")
+    begun_pool: float = number(2.0, "draws", "the same, of the whole pool", "guess")
+    tempered_draws: float = number(10.0, "draws", "effective for each dimension after tempering", "guess")
+    good_ess: float = number(0.8, "share", "of effective draws with which a round may be the last", "guess")
+    good_explored_ess: float = number(0.65, "share", "the same after exploring", "measured: Rosenbrock")
+    fair_ess: float = number(0.5, "share", "the same where rounds no longer get better", "guess")
+    least_ess: float = number(0.05, "share", "the same after exploring, or beyond where anything is explored", "guess")
+    good_pareto_k: float = number(0.4, "k̂", "with which a good round may be the last", "measured: 0.5 refused 5 of 480")
+    fair_pareto_k: float = number(0.6, "k̂", "the same where rounds no longer get better", "theory: below 0.7")
+    bad_pareto_k: float = number(0.7, "k̂", "with which one round without a gain is one too many", "measured: bananas")
+    least_gain: float = number(
+        1.03, "factor", "by which a round's ESS must exceed the best to count as better", "guess"
+    )
+    patience: int = number(2, "rounds", "without a gain", "measured: prototype")
+    steady_rounds: int = number(3, "rounds", "whose evidences must agree on hard targets", "measured: eight schools")
+    explored_dim: int = number(20, "dimensions", "beyond which particles are not sent to explore", "measured: cost")
+    tiled_dim: int = number(4, "dimensions", "up to which 64 components may follow any shape", "measured: ring")
+
+
+@dataclasses.dataclass(frozen=True)
+class Defence:
+    """What is drawn beside the mixture, so that it does not forget what it does not visit."""
+
+    share: float = number(0.1, "share", "of draws from inflated copies", "measured: bounds ESS at 92 %")
+    df: float = number(4.0, "degrees", "tails of these copies", "measured: 5 leaves heavy weights on eight schools")
+    length: float = number(6.0, "factor", "by which copies are stretched along their axis, on hard targets", "measured")
+    box_share: float = number(0.005, "share", "of draws over the box", "guess")
+    frontier_share: float = number(0.15, "share", "of draws from the frontier of colder and hotter particles", "guess")
+    widened_share: float = number(0.4, "share", "of final draws from slightly wider copies, d > 4", "measured: k̂")
+    widening: float = number(0.6, "over √d", "how much wider these are", "measured: k̂")
+    num_blended: int = number(3, "rounds", "whose proposals are mixed where fits differ by chance alone", "guess")
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """Particles that look for what the proposal misses."""
+
+    num_particles: int = number(1024, "particles", "that explore", "measured: 512 miss the neck of eight schools")
+    num_probes: int = number(128, "particles", "of a last look on an easy target", "measured: false alarms")
+    num_moves: int = number(8, "moves", "of particles that probe", "guess")
+    crawls: int = number(3, "times", "that hot particles crawl along ridges in a round", "measured: Rosenbrock")
+    crawl_leapfrogs: int = number(40, "steps", "of their trajectories", "measured: Rosenbrock")
+    inflations: tuple[float, ...] = number((12.0, 4.0), "sds", "from which particles return, by turns", "measured")
+    hottest: float = number(0.2, "β", "below which particles are not heated, in however few dimensions", "guess")
+    particle_share: float = number(0.3, "share", "of what is fitted to that is particles, at the least", "guess")
+    discovery: float = number(0.02, "mass", "beyond the proposal, below which particles have found nothing", "guess")
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The final draws, and what speaks against them."""
+
+    wanted_ess: int = number(4000, "draws", "effective ones to aim at", "habit: four chains of 1000")
+    most_draws: int = number(98304, "draws", "that this may take", "guess")
+    fewest_effective: int = number(100, "draws", "below which nothing is trusted", "habit")
+    largest_invalid: float = number(0.1, "share", "of final draws that may be NaN or +inf", "guess")
+    largest_hidden: float = number(0.01, "share", "of a round's draws that may be, for a density of JAX", "guess")
+    largest_width: float = number(1e10, "units", "to which a proper posterior may spread", "guess")
+    largest_drift: float = number(3.0, "errors", "by which particles of the answer may still move", "habit")
+    unstable_errors: float = number(5.0, "errors", "between the evidences of the last round and the answer", "habit")
+    unstable_difference: float = number(0.05, "nats", "that such a difference must have", "the definition of wrong")
+    search_inflation: float = number(3.0, "sds", "from which the last climbs begin", "guess")
+    smallest_mode: float = number(1e-3, "mass", "of a missed mode, by Laplace, that is worth a refusal", "guess")
+    far: float = number(6.0, "sds", "from all particles at which a top is none of theirs", "guess")
+    coarse_step: float = number(0.01, "sds", "between neighbouring numbers of a coordinate", "theory")
+    coarse_log: float = number(0.1, "nats", "between neighbouring numbers of the size of log p", "theory")
+
+
+@dataclasses.dataclass(frozen=True)
+class Islands:
+    """Particles that take over where importance sampling cannot work."""
+
+    num_islands: int = number(4, "islands", "whose scatter is the error", "habit: four chains")
+    island_size: int = number(32, "particles", "of an island", "measured: few on long trajectories do better")
+    trajectory: float = number(8.0, "sds", "length of a trajectory", "measured: neural networks")
+    most_leapfrogs: int = number(250, "steps", "of one", "measured: neural networks")
+    num_sweeps: int = number(24, "sweeps", "at the target itself; the second half is kept", "guess")
+    largest_spread: float = number(1.0, "nats", "standard deviation of the islands' log evidences", "guess")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """All numbers of the engine, by the part that uses them."""
+
+    search: Search = Search()
+    start: Start = Start()
+    growth: Growth = Growth()
+    moves: Moves = Moves()
+    rounds: Rounds = Rounds()
+    defence: Defence = Defence()
+    exploration: Exploration = Exploration()
+    answer: Answer = Answer()
+    islands: Islands = Islands()

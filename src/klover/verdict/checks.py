@@ -1,0 +1,219 @@
+"""What can speak against an answer, in the order in which it is asked.
+
+Each check looks at a :class:`Case` and returns a :class:`Doubt`, or None where it finds nothing. What explains bad
+weights (a posterior without end, a density that raises) comes before them; what only good weights leave open
+(rounding, rounds that disagree, modes that nobody visited) comes after, the costly search last.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from klover.importance.draws import WeightedDraws
+from klover.importance.islands import ParticleDraws
+from klover.importance.psis import reliable_k
+from klover.mixtures.mixture import Mixture
+from klover.targets.evaluator import BudgetExhausted, Evaluator
+from klover.tuning import Tuning
+from klover.verdict.missed import find_tops, first_with_mass
+from klover.verdict.status import Status
+
+SPENT = "the budget is spent"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An answer, and all that is known about how it was made.
+
+    Parameters
+    ----------
+    draws
+        Weighted draws that the proposal was not fitted to, or particles.
+    proposal, mixture
+        What they were drawn from, and the same without what was added in defence.
+    evaluator, generator
+        For searches.
+    last_evidence
+        Log evidence of the last round and its error, if there was a round.
+    drift
+        Standard errors by which the last particles found mass that the proposal misses.
+    most_invalid
+        NaN, +inf and draws of the round that had most of them.
+    cause
+        Why the work was stopped before it was done, in words; None if it was not.
+    tuning
+        The numbers.
+    """
+
+    draws: WeightedDraws
+    proposal: Mixture
+    mixture: Mixture
+    evaluator: Evaluator
+    generator: np.random.Generator
+    last_evidence: tuple[float, float] | None = None
+    drift: float = 0.0
+    most_invalid: tuple[int, int, int] = (0, 0, 1)
+    cause: str | None = None
+    tuning: Tuning = Tuning()
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubt:
+    """What speaks against an answer, and the numbers and words that its reason names."""
+
+    status: Status
+    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+Check = Callable[[Case], Doubt | None]
+
+
+def no_support(case: Case) -> Doubt | None:
+    """Refuse where the density was finite at no draw."""
+    return Doubt(Status.NO_SUPPORT) if float(case.draws.ess) == 0 else None
+
+
+def improper(case: Case) -> Doubt | None:
+    """Refuse where the mixture has followed the posterior outwards without coming to an end."""
+    coordinate, width = widest(case.mixture)
+    if width <= case.tuning.answer.largest_width:
+        return None
+    return Doubt(Status.IMPROPER, {"width": width, "name": case.evaluator.target.coordinate_name(coordinate)})
+
+
+def widest(mixture: Mixture) -> tuple[int, float]:
+    """Return the coordinate in which the mixture's locations and scales are largest, and their size there."""
+    size = np.max(np.abs(mixture.components.location) + np.sqrt(mixture.components.spread.variance()), axis=0)
+    return int(np.argmax(size)), float(np.max(size))
+
+
+def raised(case: Case) -> Doubt | None:
+    """Refuse where the density raised errors."""
+    num_raised = case.evaluator.num_raised
+    return Doubt(Status.TARGET_RAISED, {"num_raised": num_raised}) if num_raised > 0 else None
+
+
+def hidden(case: Case) -> Doubt | None:
+    """Refuse where NaN may hide more of the posterior than the last draws show, which have learnt to avoid it.
+
+    Densities in other languages often say so that a point is outside of the support; theirs is the ordinary limit.
+    """
+    num_nan, num_infinite, num_draws = case.most_invalid
+    is_foreign = hasattr(case.evaluator.target.model_info, "failures")
+    if is_foreign or num_nan + num_infinite <= case.tuning.answer.largest_hidden * num_draws:
+        return None
+    return Doubt(Status.NOT_A_NUMBER, {"num_nan": num_nan, "num_infinite": num_infinite, "num_draws": num_draws})
+
+
+def invalid(case: Case) -> Doubt | None:
+    """Refuse where many of the final draws were NaN or +inf."""
+    num_invalid = int(case.draws.num_nan) + int(case.draws.num_positive_infinite)
+    is_many = num_invalid > case.tuning.answer.largest_invalid * case.draws.num_draws
+    return Doubt(Status.NOT_A_NUMBER) if is_many else None
+
+
+def heavy(case: Case) -> Doubt | None:
+    """Refuse weights with too heavy a tail."""
+    is_light = float(case.draws.pareto_k) <= reliable_k(case.draws.num_draws)
+    return None if is_light else Doubt(Status.HEAVY_WEIGHTS)
+
+
+def few(case: Case) -> Doubt | None:
+    """Refuse where few draws are effective."""
+    is_enough = float(case.draws.ess) >= case.tuning.answer.fewest_effective
+    return None if is_enough else Doubt(Status.FEW_EFFECTIVE_DRAWS)
+
+
+def unfinished(case: Case) -> Doubt | None:
+    """Refuse what was stopped early: a part of the posterior was still being discovered, or had not been looked for."""
+    if case.cause is None:
+        return None
+    if case.tuning.answer.largest_drift < case.drift < np.inf:
+        return Doubt(Status.DRIFTING_PARTICLES, {"drift": case.drift})
+    return Doubt(Status.UNFINISHED, {"cause": case.cause})
+
+
+def coarse(case: Case) -> Doubt | None:
+    """Refuse where the target's precision resolves a coordinate, or the log density, too coarsely."""
+    target, answer = case.evaluator.target, case.tuning.answer
+    weight, log_p = np.exp(np.asarray(case.draws.log_weight, float)), np.asarray(case.draws.log_p, float)
+    resolution, x = float(np.finfo(target.start.dtype).eps), np.asarray(case.draws.x, float)
+    size = np.abs(x[weight > 0]).max(0)
+    sd = np.sqrt(weight @ (x - weight @ x) ** 2)
+    worst = int(np.argmax(size / np.maximum(sd, np.finfo(float).tiny)))
+    if resolution * size[worst] > answer.coarse_step * sd[worst]:
+        what = target.coordinate_name(worst)
+    elif resolution * np.abs(log_p[weight > 0]).max() > answer.coarse_log:
+        what = "the log density"
+    else:
+        return None
+    return Doubt(Status.COARSE_NUMBERS, {"what": what, "precision": target.start.dtype})
+
+
+def unstable(case: Case) -> Doubt | None:
+    """Refuse where the evidence of the final draws differs from that of the round before them."""
+    if case.last_evidence is None:
+        return None
+    log_evidence, error = float(case.draws.log_evidence), float(case.draws.log_evidence_se)
+    difference, error = abs(log_evidence - case.last_evidence[0]), float(np.hypot(error, case.last_evidence[1]))
+    answer = case.tuning.answer
+    if difference <= max(answer.unstable_errors * error, answer.unstable_difference):
+        return None
+    figures = {"log_evidence": log_evidence, "difference": difference, "ratio": difference / error}
+    return Doubt(Status.UNSTABLE_EVIDENCE, figures)
+
+
+def missed(case: Case) -> Doubt | None:
+    """Refuse where a climb ends on a top at which one draw would outweigh all others; it takes gradients to climb."""
+    if not case.evaluator.has_gradient:
+        return None
+    log_evidence = float(case.draws.log_evidence)
+    try:
+        tops = find_tops(case.generator, case.evaluator, case.proposal, case.mixture, case.tuning)
+        log_ratio = tops[1] - case.proposal.log_prob(tops[0])
+        is_heavy = log_ratio > log_evidence + np.log(case.draws.num_draws)
+        mode = first_with_mass(case.evaluator, case.mixture, tops, log_ratio, is_heavy, log_evidence, case.tuning)
+    except BudgetExhausted:
+        return Doubt(Status.UNFINISHED, {"cause": SPENT})
+    return None if mode is None else Doubt(Status.UNCOVERED_MODE, {"mode": mode})
+
+
+def unconverged(case: Case) -> Doubt | None:
+    """Refuse particles whose islands disagree, or that still move."""
+    draws, islands = case.draws, case.tuning.islands
+    assert isinstance(draws, ParticleDraws)
+    is_settled = draws.spread < islands.largest_spread and float(draws.drift) < case.tuning.answer.largest_drift
+    is_converged = is_settled and float(draws.ess) >= case.tuning.answer.fewest_effective
+    return None if is_converged else Doubt(Status.UNCONVERGED_PARTICLES)
+
+
+def missed_by_particles(case: Case) -> Doubt | None:
+    """Refuse particles where there is a mode that none of them is on."""
+    tops = find_tops(case.generator, case.evaluator, case.proposal, case.mixture, case.tuning)
+    x = np.asarray(case.draws.x)
+    is_far = np.any(np.abs(tops[0] - x.mean(0)) > case.tuning.answer.far * x.std(0), axis=1)
+    mode = first_with_mass(
+        case.evaluator, case.mixture, tops, tops[1], is_far, float(case.draws.log_evidence), case.tuning
+    )
+    return None if mode is None else Doubt(Status.PARTICLES_MISS_MODE, {"mode": mode})
+
+
+CHECKS: tuple[Check, ...] = (
+    no_support,
+    improper,
+    raised,
+    hidden,
+    invalid,
+    heavy,
+    few,
+    unfinished,
+    coarse,
+    unstable,
+    missed,
+)
+"""Of importance draws."""
+
+PARTICLE_CHECKS: tuple[Check, ...] = (unconverged, missed_by_particles)
+"""Of particles, which take over where importance draws were refused."""

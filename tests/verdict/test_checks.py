@@ -1,0 +1,366 @@
+"""What can speak against an answer: each check alone, and which of several comes first."""
+
+import copy
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import klover
+from klover.importance.islands import ParticleDraws
+from klover.importance.psis import reliable_k
+from klover.targets.evaluator import Evaluator
+from klover.targets.model_info import ModelInfo
+from klover.tuning import Tuning
+from klover.verdict import checks
+from klover.verdict.checks import CHECKS, PARTICLE_CHECKS, SPENT, widest
+from klover.verdict.judge import judge
+from klover.verdict.status import Status
+
+
+def with_numbers(case, part, **changes):
+    changed = dataclasses.replace(getattr(case.tuning, part), **changes)
+    return dataclasses.replace(case, tuning=dataclasses.replace(case.tuning, **{part: changed}))
+
+
+def with_draws(case, **changes):
+    return dataclasses.replace(case, draws=dataclasses.replace(case.draws, **changes))
+
+
+def without_support(case):
+    return with_draws(case, log_p=np.full_like(case.draws.log_p, -np.inf))
+
+
+def without_end(case):
+    components = case.mixture.components
+    far = dataclasses.replace(components, location=components.location + 1e11)
+    return dataclasses.replace(case, mixture=dataclasses.replace(case.mixture, components=far))
+
+
+def with_errors(case):
+    evaluator = copy.copy(case.evaluator)
+    evaluator.num_raised = 3
+    return dataclasses.replace(case, evaluator=evaluator)
+
+
+FLAWS = {
+    "no_support": (without_support, Status.NO_SUPPORT),
+    "improper": (without_end, Status.IMPROPER),
+    "raised": (with_errors, Status.TARGET_RAISED),
+    "hidden": (lambda case: dataclasses.replace(case, most_invalid=(30, 5, 2000)), Status.NOT_A_NUMBER),
+    "invalid": (lambda case: with_draws(case, num_nan=np.asarray(400)), Status.NOT_A_NUMBER),
+    "heavy": (lambda case: with_draws(case, pareto_k=np.asarray(1.5)), Status.HEAVY_WEIGHTS),
+    "few": (lambda case: with_numbers(case, "answer", fewest_effective=10**6), Status.FEW_EFFECTIVE_DRAWS),
+    "unfinished": (lambda case: dataclasses.replace(case, cause=SPENT), Status.UNFINISHED),
+    "coarse": (lambda case: with_numbers(case, "answer", coarse_log=0.0), Status.COARSE_NUMBERS),
+    "unstable": (lambda case: dataclasses.replace(case, last_evidence=(100.0, 0.01)), Status.UNSTABLE_EVIDENCE),
+}
+"""A change of a good case for each check of importance draws but the last, and what it leads to."""
+
+
+def two_modes(mass=0.5, distance=8.0):
+    """Return a target with two round modes, at zero and at a distance from it in the first coordinate."""
+
+    def log_density(x):
+        far = x - jnp.array([distance, 0.0])
+        return jnp.logaddexp(jnp.log1p(-mass) - 0.5 * x @ x, jnp.log(mass) - 0.5 * far @ far) - jnp.log(2 * jnp.pi)
+
+    return klover.Target(log_density, jnp.zeros(2), box=(np.full(2, -20.0), np.full(2, 20.0)))
+
+
+def test_the_order_of_the_checks():
+    assert [check.__name__ for check in CHECKS] == [*FLAWS, "missed"]
+    assert [check.__name__ for check in PARTICLE_CHECKS] == ["unconverged", "missed_by_particles"]
+
+
+def test_nothing_speaks_against_a_good_case(make_case):
+    case = make_case()
+    assert [check(case) for check in CHECKS] == [None] * len(CHECKS)
+
+
+@pytest.mark.parametrize("name", FLAWS)
+def test_a_flaw_is_seen_by_its_own_check_alone(make_case, name):
+    flaw, status = FLAWS[name]
+    case = flaw(make_case())
+    doubt = getattr(checks, name)(case)
+    assert doubt is not None
+    assert doubt.status is status
+    # Draws without support break what comes after them, and a mixture that is far away cannot be searched from.
+    if name not in ("no_support", "improper"):
+        others = [check for check in CHECKS if check.__name__ != name]
+        assert [check(case) for check in others] == [None] * len(others)
+
+
+@pytest.mark.parametrize("second", FLAWS)
+@pytest.mark.parametrize("first", FLAWS)
+def test_of_two_flaws_the_first_is_the_verdict(make_case, first, second):
+    order = list(FLAWS)
+    (one, status), (other, _) = FLAWS[first], FLAWS[second]
+    if order.index(first) > order.index(second):
+        status = FLAWS[second][1]
+    verdict = judge(other(one(make_case())))
+    assert not verdict.trusted
+    assert verdict.status is status
+    assert not set("{}") & set(str(verdict))
+
+
+def test_with_all_flaws_the_first_is_the_verdict_and_so_on_until_none_is_left(make_case):
+    seen = []
+    for number in range(len(FLAWS) + 1):
+        case = make_case(two_modes(), scale=1.1)
+        for flaw, _ in list(FLAWS.values())[number:]:
+            case = flaw(case)
+        seen.append(judge(case).status)
+    assert seen == [*(status for _, status in FLAWS.values()), Status.UNCOVERED_MODE]
+
+
+@pytest.mark.parametrize("name", FLAWS)
+def test_the_costly_search_is_left_out_where_something_else_speaks_against_the_answer(make_case, name):
+    case = FLAWS[name][0](make_case())
+    before = case.evaluator.num_evaluations
+    judge(case)
+    assert case.evaluator.num_evaluations == before
+
+
+def test_no_support_counts_what_the_density_returned(make_case):
+    target = klover.Target(lambda x: jnp.where(x[0] > 50, 0.0, jnp.where(x[1] > 0, jnp.nan, jnp.inf)), jnp.zeros(2))
+    verdict = judge(make_case(target, num_draws=1000))
+    assert verdict.status is Status.NO_SUPPORT
+    num_nan = int(make_case(target, num_draws=1000).draws.num_nan)
+    assert f"({num_nan} NaN, {1000 - num_nan} +inf)" in verdict.reason
+
+
+@pytest.mark.parametrize(("scale", "location"), [(9e9, 0.0), (1.1e10, 0.0), (1.0, 9e9), (1.0, -1.1e10)])
+def test_a_posterior_is_improper_beyond_a_width(make_case, scale, location):
+    target = klover.Target(lambda p: -(p["a"] ** 2) - p["flat"] ** 2, {"a": 0.0, "flat": 0.0})
+    case = make_case(target)
+    components = case.mixture.components
+    wide = dataclasses.replace(
+        components,
+        location=components.location + np.array([0.0, location]),
+        spread=klover.mixtures.scale.Full(np.diag([1.0, scale])[None]),
+    )
+    case = dataclasses.replace(case, mixture=klover.Mixture.of(wide))
+    doubt = checks.improper(case)
+    assert (doubt is not None) == (abs(location) + scale > 1e10)
+    if doubt is not None:
+        assert doubt.figures["name"] == "flat"
+        assert doubt.figures["width"] == pytest.approx(abs(location) + scale)
+    assert checks.improper(with_numbers(case, "answer", largest_width=1e12)) is None
+
+
+def test_the_widest_coordinate_is_that_of_any_component():
+    location = np.array([[0.0, -50.0, 1.0], [3.0, 1.0, 1.0]])
+    variance = np.array([[1.0, 4.0, 1.0], [1.0, 1.0, 30.0**2]])
+    mixture = klover.Mixture.of(klover.Family("normal", "diagonal").components(location, variance))
+    assert widest(mixture) == (1, 52.0)
+
+
+@pytest.mark.parametrize(("num_invalid", "is_refused"), [(20, False), (21, True)])
+def test_one_draw_in_a_hundred_of_a_round_may_be_no_number(make_case, num_invalid, is_refused):
+    case = make_case(most_invalid=(num_invalid - 3, 3, 2000))
+    doubt = checks.hidden(case)
+    assert (doubt is not None) == is_refused
+    if doubt is not None:
+        assert doubt.figures == {"num_nan": num_invalid - 3, "num_infinite": 3, "num_draws": 2000}
+    assert checks.hidden(with_numbers(case, "answer", largest_hidden=0.5)) is None
+
+
+def test_a_density_of_another_language_may_say_so_that_a_point_is_outside(make_case):
+    class Foreign(ModelInfo):
+        failures = None
+
+    target = klover.Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), model_info=Foreign("mine"))
+    assert checks.hidden(make_case(target, most_invalid=(500, 0, 2000))) is None
+
+
+@pytest.mark.parametrize(("num_nan", "num_infinite", "is_refused"), [(200, 0, False), (100, 101, True), (0, 201, True)])
+def test_one_final_draw_in_ten_may_be_no_number(make_case, num_nan, num_infinite, is_refused):
+    changed = with_draws(make_case(), num_nan=np.asarray(num_nan), num_positive_infinite=np.asarray(num_infinite))
+    assert (checks.invalid(changed) is not None) == is_refused
+
+
+@pytest.mark.parametrize(("excess", "is_refused"), [(0.0, False), (1e-3, True), (np.nan, True), (-1.0, False)])
+def test_weights_are_heavy_beyond_the_limit_for_their_number(make_case, excess, is_refused):
+    case = make_case(num_draws=500)
+    case = with_draws(case, pareto_k=np.asarray(reliable_k(500) + excess))
+    assert (checks.heavy(case) is not None) == is_refused
+
+
+def test_a_hundred_effective_draws_are_enough(make_case):
+    case = make_case()
+    ess = float(case.draws.ess)
+    for fewest, is_refused in ((int(ess), False), (int(ess) + 1, True)):
+        assert (checks.few(with_numbers(case, "answer", fewest_effective=fewest)) is not None) == is_refused
+    assert checks.few(make_case(num_draws=60)) is not None
+    assert Tuning().answer.fewest_effective == 100
+
+
+@pytest.mark.parametrize(
+    ("cause", "drift", "status"),
+    [
+        (None, 0.0, None),
+        (None, 50.0, None),
+        (SPENT, 0.0, Status.UNFINISHED),
+        (SPENT, 2.9, Status.UNFINISHED),
+        (SPENT, 3.1, Status.DRIFTING_PARTICLES),
+        (SPENT, np.inf, Status.UNFINISHED),
+        ("24 rounds", 0.0, Status.UNFINISHED),
+        ("interrupted", 7.0, Status.DRIFTING_PARTICLES),
+    ],
+)
+def test_what_was_stopped_early_is_refused_with_what_was_last_seen(make_case, cause, drift, status):
+    case = make_case(cause=cause, drift=drift)
+    doubt = checks.unfinished(case)
+    assert (None if doubt is None else doubt.status) is status
+    verdict = judge(case)
+    assert verdict.trusted == (status is None)
+    if status is Status.UNFINISHED:
+        assert f"({cause})" in verdict.reason
+    if status is Status.DRIFTING_PARTICLES:
+        assert f"({drift:.1f} standard errors)" in verdict.reason
+
+
+def test_single_precision_is_too_coarse_for_a_huge_log_density(make_case):
+    with jax.enable_x64(False):
+        case = make_case(klover.Target(lambda x: -0.5 * jnp.sum(x**2), np.zeros(2, "float32")))
+        assert judge(case).trusted
+        verdict = judge(with_draws(case, log_p=case.draws.log_p + 2e6))
+    assert verdict.status is Status.COARSE_NUMBERS
+    assert "the log density" in verdict.reason
+    assert "float32" in verdict.reason
+
+
+@pytest.mark.parametrize(("offset", "is_refused"), [(1e4, False), (1e6, True)])
+def test_single_precision_is_too_coarse_for_a_coordinate_far_from_zero(make_case, offset, is_refused):
+    with jax.enable_x64(False):
+        target = klover.Target(lambda p: -0.5 * (p["a"] ** 2 + p["far"] ** 2), {"a": 0.0, "far": 0.0})
+        case = make_case(target)
+        doubt = checks.coarse(with_draws(case, x=case.draws.x + np.array([0.0, offset])))
+    # Neighbouring numbers lie a ten-millionth of the offset apart, and 0.01 standard deviations are allowed.
+    assert (doubt is not None) == is_refused
+    if doubt is not None:
+        assert doubt.figures == {"what": "far", "precision": np.dtype("float32")}
+
+
+def test_double_precision_is_fine_enough_for_the_same(make_case):
+    case = make_case()
+    assert checks.coarse(with_draws(case, x=case.draws.x + 1e6, log_p=case.draws.log_p + 2e6)) is None
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "is_refused"),
+    [(0.0, 0.0, False), (0.049, 0.0, False), (0.5, 0.0, True), (0.5, 0.2, False), (-0.5, 0.01, True), (1.5, 0.2, True)],
+)
+def test_evidences_may_differ_by_their_errors_or_next_to_nothing(make_case, difference, error, is_refused):
+    case = make_case()
+    log_evidence, own = float(case.draws.log_evidence), float(case.draws.log_evidence_se)
+    # Five errors of the draws themselves are less than a twentieth of a nat.
+    assert 5 * own < 0.05
+    case = dataclasses.replace(case, last_evidence=(log_evidence + difference, error))
+    doubt = checks.unstable(case)
+    assert (doubt is not None) == is_refused
+    if doubt is not None:
+        assert doubt.figures["difference"] == pytest.approx(abs(difference), rel=1e-9)
+        assert doubt.figures["ratio"] == pytest.approx(abs(difference) / np.hypot(own, error), rel=1e-9)
+        assert doubt.figures["log_evidence"] == log_evidence
+
+
+def test_without_a_round_there_is_no_evidence_to_differ_from(make_case):
+    assert checks.unstable(make_case(last_evidence=None)) is None
+
+
+def test_a_mode_that_no_draw_has_visited_is_named(make_case):
+    case = make_case(two_modes(), scale=1.1)
+    # The weights see nothing wrong.
+    assert all(check(case) is None for check in CHECKS[:-1])
+    doubt = checks.missed(case)
+    assert doubt is not None
+    assert doubt.status is Status.UNCOVERED_MODE
+    assert doubt.figures["mode"].startswith("at x[0] = 8, x[1] = ")
+
+
+def test_what_cannot_be_climbed_is_not_searched(make_case):
+    case = make_case(two_modes(), scale=1.1)
+    case.evaluator.has_gradient = False
+    before = case.evaluator.num_evaluations
+    assert checks.missed(case) is None
+    assert case.evaluator.num_evaluations == before
+
+
+def test_a_budget_that_ends_in_the_search_leaves_the_work_unfinished(make_case):
+    target = two_modes()
+    doubt = checks.missed(make_case(target, scale=1.1, evaluator=Evaluator(target, 2100)))
+    assert doubt == checks.Doubt(Status.UNFINISHED, {"cause": SPENT})
+
+
+def test_the_smallest_mode_that_is_worth_a_refusal_is_a_number(make_case):
+    case = make_case(two_modes(mass=0.01), scale=1.1)
+    assert checks.missed(case) is not None
+    assert checks.missed(with_numbers(case, "answer", smallest_mode=0.1)) is None
+
+
+def particles_of(case, islands=(0.69, 0.7, 0.71, 0.7), drift=0.1):
+    """Return a case of particles in the place of importance draws: 400 of them, on the mode at zero."""
+    target, num = case.draws.target, 400
+    x = np.random.default_rng(1).normal(size=(num, target.dim))
+    log_p, zero = np.asarray(target.log_prob(x)), np.asarray(0)
+    weight, tail = np.full(num, -np.log(num)), np.asarray(1.2)
+    draws = ParticleDraws(x, log_p, log_p, weight, tail, zero, zero, target, np.log(islands), np.asarray(drift))
+    return dataclasses.replace(case, draws=draws)
+
+
+def test_particles_that_agree_and_stay_are_trusted(make_case):
+    verdict = judge(particles_of(make_case()))
+    assert verdict.trusted
+    assert verdict.status is Status.PARTICLES
+    assert "4 independent islands" in verdict.reason
+    assert verdict.remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "is_refused"),
+    [
+        ("islands", {}, False),
+        ("islands", {"largest_spread": 0.01}, True),
+        ("islands", {"largest_drift": 0.1}, True),
+        ("islands", {"largest_drift": 0.11}, False),
+        ("answer", {"fewest_effective": 401}, True),
+    ],
+)
+def test_particles_have_converged_by_three_numbers(make_case, part, changes, is_refused):
+    case = with_numbers(particles_of(make_case()), part, **changes)
+    assert (checks.unconverged(case) is not None) == is_refused
+    assert judge(case).status is (Status.UNCONVERGED_PARTICLES if is_refused else Status.PARTICLES)
+
+
+@pytest.mark.parametrize(
+    ("islands", "drift", "is_refused"),
+    [((0.7, 0.7, 0.71, 0.69), 0.5, False), ((1e-3, 0.7, 70.0, 1.0), 0.5, True), ((0.7, 0.7, 0.71, 0.69), 3.5, True)],
+)
+def test_islands_that_disagree_and_particles_that_move_are_refused(make_case, islands, drift, is_refused):
+    assert (checks.unconverged(particles_of(make_case(), islands, drift)) is not None) == is_refused
+
+
+@pytest.mark.parametrize(("mass", "status"), [(0.3, Status.PARTICLES_MISS_MODE), (1e-9, Status.PARTICLES)])
+def test_particles_on_one_of_two_modes_are_refused(make_case, mass, status):
+    case = particles_of(make_case(two_modes(mass, 12.0)))
+    verdict = judge(case)
+    assert verdict.status is status
+    assert ("x[0] = 12" in verdict.reason) == (status is Status.PARTICLES_MISS_MODE)
+
+
+def test_particles_are_asked_in_order(make_case):
+    # They miss a mode, and have not converged: what is cheap to see comes first.
+    case = particles_of(make_case(two_modes(0.3, 12.0)), drift=10.0)
+    before = case.evaluator.num_evaluations
+    assert judge(case).status is Status.UNCONVERGED_PARTICLES
+    assert case.evaluator.num_evaluations == before
+
+
+def test_particles_have_no_weights_to_be_heavy(make_case):
+    # What speaks against importance draws is why they were replaced.
+    case = dataclasses.replace(particles_of(make_case()), cause=SPENT, last_evidence=(100.0, 0.01))
+    assert judge(case).status is Status.PARTICLES
