@@ -25,7 +25,7 @@ jax.config.update("jax_enable_x64", True)
 # A module imported before the hook would go unchecked, so nothing here imports klover.
 install_import_hook("klover", "beartype.beartype")
 
-# Where every extra is installed, as `make test` does, a library that cannot be imported is an error and no reason to skip.
+# Under `make test`, which installs every extra, a library that cannot be imported is an error and no reason to skip.
 if os.environ.get("KLOVER_REQUIRE_EXTRAS") == "1":
     pytest.importorskip = lambda name, **_: importlib.import_module(name)
 
