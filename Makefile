@@ -51,7 +51,7 @@ format: .venv/.stamp-lint  ## rewrite the code in the house format
 
 clean:  ## remove caches and build results; .venv stays
 	rm -rf build dist .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip comes last when an environment is made, so an interrupted one is made again. Order only: its date says nothing.
 $(BIN)/pip:

@@ -11,7 +11,7 @@ from helpers import compilations
 
 ROOT = Path(__file__).parents[1]
 PIECES = [
-    pytest.param(code, id=f"{path.name}-{number}")
+    pytest.param(code, id=f"{path.name}-{number}", marks=() if path.name == "README.md" else pytest.mark.slow)
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
 ]

@@ -16,6 +16,7 @@ EM = {"fitter": "em", "newcomer": "gain", "weights": "newton", "draws": "current
 QUICK_ADAM = {"num_steps": 60, "num_round_draws": 300, "num_draws_per_step": 40}
 
 
+@pytest.mark.slow
 def test_forward_kl_covers_both_modes_and_reverse_kl_sits_on_one():
     target = simulations.two_modes()
     # Both begin alike. From this start nearly all reverse fits end on one mode, which is the global optimum, log 2; a
@@ -108,6 +109,7 @@ def test_cauchy_is_covered_by_student_components(getkey):
     assert fit.verdict.trusted
 
 
+@pytest.mark.slow
 def test_twenty_modes_are_all_found_from_the_box(getkey):
     start = klover.diffuse(*simulations.TWENTY_MODE_BOX, family="normal")
     fit = klover.boost(

@@ -55,6 +55,7 @@ def test_normal_target_is_trusted_and_right(getkey, dim):
     assert np.all(np.abs(weight @ fit.draws.x) < 5 / np.sqrt(fit.ess))
 
 
+@pytest.mark.slow
 def test_an_easy_target_is_not_explored():
     # With the tenth key few particles raise a false alarm.
     target = klover.Target(lambda x: -0.5 * jnp.sum(jnp.arange(1, 11) * x**2), jnp.zeros(10))
@@ -152,7 +153,7 @@ def test_budget_of_evaluations_is_kept(getkey, budget):
     assert fit.history["num_evaluations"][-1:].sum() + fit.draws.num_draws <= 1.1 * budget
 
 
-def test_spent_budget_is_refused_with_the_reason(getkey):
+def test_spent_budget_is_refused(getkey):
     fit = klover.refine(getkey(), funnel(5), budget=10_000)
     assert not fit.verdict.trusted
 

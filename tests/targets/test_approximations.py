@@ -127,6 +127,7 @@ def test_a_guide_of_numpyro_with_its_result():
         np.testing.assert_allclose(x[:, 0].std(), 0.3, rtol=0.2)
 
 
+@pytest.mark.slow
 def test_an_approximation_of_pymc():
     import pymc
 

@@ -122,7 +122,7 @@ def iterate(
     step: Callable[[Carry], Carry],
     carry: Carry,
     num_steps: Int[AnyArray, ""] | int,
-    is_finished: Callable[[Carry], AnyArray] | None = None,
+    is_finished: Callable[[Carry], Any] | None = None,
 ) -> Carry:
     """Apply ``step`` ``num_steps`` times, or until it is finished: a compiled loop on JAX arrays, else a Python one."""
     if namespace(*jax.tree.leaves(carry)) is np:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -131,7 +132,7 @@ def boost(
     >>> round(fit.log_evidence, 1)  # the exact value is log 2π = 1.84
     1.8
     """
-    options = locals() | {"family": Family.parse(family)}
+    options: dict[str, Any] = locals() | {"family": Family.parse(family)}
     settings = Settings(**{field.name: options[field.name] for field in dataclasses.fields(Settings)})
     key, target = as_key(key), as_target(target)
     check_count("num_draws", num_draws, 2, "10,000 is a good number.")

@@ -54,7 +54,7 @@ def equal(x: Float[np.ndarray, "draw dim"], log_p: Float[np.ndarray, " draw"]) -
 
 
 def moments(
-    x: Float[np.ndarray, "draw dim"], weight: Float[AnyArray, " draw"]
+    x: Float[AnyArray, "draw dim"], weight: Float[AnyArray, " draw"]
 ) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, "dim dim"]]:
     """Weighted mean and covariance, correlations shrunk as much as few effective draws make them uncertain."""
     weight = weight / weight.sum()

@@ -70,7 +70,7 @@ def _weighted(x: Float[np.ndarray, "draw dim"], log_ratio: Float[np.ndarray, " d
 def _importance(seed: int, evaluator: Evaluator, proposal: Mixture, num_draws: int) -> Answer:
     """Weigh draws of a proposal, on the host, where nothing but the target is compiled."""
     draws = weigh_on_host(np.random.default_rng(seed), evaluator, proposal, num_draws)
-    return Sample(np.asarray(draws.x), np.exp(draws.log_weight), evaluator.num_evaluations)
+    return np.asarray(draws.x), np.exp(draws.log_weight), evaluator.num_evaluations
 
 
 def prior_importance(seed: int, target: Target, scale: float) -> Answer:
@@ -91,7 +91,7 @@ def laplace_importance(seed: int, target: Target, scale: float) -> Answer:
 def _laplace(evaluator: Evaluator, family: Family) -> Mixture:
     """Return one component at the top that L-BFGS finds from the example, with the inverse of the Hessian there."""
     tops, _ = climb(evaluator.values_and_gradients, np.asarray(evaluator.target.start, float)[None])
-    return Mixture.of(family.components(tops, np.linalg.inv(precision(evaluator, tops[0]))[None]))
+    return Mixture.of(family.components(tops, np.linalg.inv(precision(evaluator, np.asarray(tops[0])))[None]))
 
 
 def population_importance(seed: int, target: Target, scale: float) -> Answer:

@@ -74,7 +74,7 @@ def uncovered_mass(particles: Particles, pool: Pool) -> tuple[float, float]:
 def probe(context: Context, state: State, num: int) -> tuple[Particles, float]:
     """Move draws of the pool on the target; return them and the standard errors by which they found new mass."""
     tuning, sample = context.tuning.exploration, state.pool.sample()
-    begun = place(context.evaluator, sample.x[even_comb(context.generator, sample.weight, num)])
+    begun = place(context.evaluator, np.asarray(sample.x)[even_comb(context.generator, sample.weight, num)])
     moved = _move(context, state.mixture, begun, None, tuning.num_moves)
     mass, error = uncovered_mass(moved, state.pool if state.was_hard else state.pool.fresh)
     return moved, mass / error if mass > tuning.discovery else 0.0

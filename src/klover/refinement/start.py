@@ -42,7 +42,7 @@ def cover(context: Context) -> Mixture:
     """Return a mixture over the region: the box, or several scales around the example."""
     region, start = context.region, context.tuning.start
     if region.box is not None:
-        variance = box_variance(*region.box)[None]
+        variance = np.asarray(box_variance(*region.box))[None]
         df, weight = BOX_DF, np.ones(1)
     else:
         scale = context.tuning.search.start_scale

@@ -216,6 +216,6 @@ def _move_once(
     return (density, gradient, moved[2].where(np.asarray(taken), particles)), rate
 
 
-def _log_selection(kernel: Mixture, x: np.ndarray, power: float) -> AnyArray:
+def _log_selection(kernel: Mixture, x: AnyArray, power: float) -> AnyArray:
     log_joint = power * (kernel.log_weights[:, None] + kernel.component_log_prob(x))
     return log_joint - logsumexp(log_joint, axis=0)

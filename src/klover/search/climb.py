@@ -5,7 +5,7 @@ but the target is compiled.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,8 @@ SHRINKAGE, GROWTH = 0.3, 2.0
 """Factors of the step where one fails, and where there is no curvature to go by."""
 
 Points: TypeAlias = Float[AnyArray, "start dim"]
-ValueAndGradient = Callable[[Points], tuple[Float[AnyArray, " start"], Points]]
+ValueAndGradient = Callable[[Any], tuple[Any, Any]]
+"""From points to values, (start,), and gradients, (start, dim), of the same kind of arrays."""
 
 
 @record

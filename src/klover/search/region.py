@@ -40,6 +40,6 @@ class Region:
     def ceiling(self, top: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:
         """Return the largest variances to believe of a top; on unscaled data the way to it is the only scale."""
         if self.box is not None:
-            return box_variance(*self.box)
+            return np.asarray(box_variance(*self.box))
         widest = np.maximum(self.tuning.start_scale, np.abs(top - self.centre))
         return (self.tuning.widest * widest) ** 2

@@ -41,7 +41,7 @@ def find_tops(
 
     begin = np.linalg.solve(root, starts.T).T
     tops, values = climb(whitened, begin, resolution=resolution_of(evaluator))
-    return tops @ root.T, np.where(np.isfinite(values), values, -np.inf)
+    return np.asarray(tops @ root.T), np.where(np.isfinite(values), values, -np.inf)
 
 
 def first_with_mass(

@@ -62,12 +62,13 @@ DATA = {"N": 6, "y": Y}
 DIM = 9
 
 
-@pytest.fixture(scope="session")
-def target():
+# The C++ compiler takes the best part of a minute.
+@pytest.fixture(scope="session", params=[pytest.param(PROGRAM, id="compiled", marks=pytest.mark.slow)])
+def target(request):
     pytest.importorskip("httpstan", reason="needs klover[stan]")
     if shutil.which("c++") is None:
         pytest.skip("needs a C++ compiler")
-    return from_stan(PROGRAM, DATA)
+    return from_stan(request.param, DATA)
 
 
 def by_hand(u):
