@@ -17,6 +17,7 @@ import klover
 from klover.boosting import rounds
 from klover.boosting.settings import Settings
 from klover.fitting import em
+from klover.fitting.sample import Sample
 from klover.paper import simulations
 
 jax.config.update("jax_enable_x64", True)
@@ -45,7 +46,7 @@ def optimum(target, num_components):
     """Fit by EM to the density itself on a grid, components begun at scales from 1 to the limit."""
     grid = np.sinh(np.linspace(-np.arcsinh(LIMIT), np.arcsinh(LIMIT), 8001))
     weight = np.exp(np.asarray(target.log_prob(grid[:, None]))) * np.gradient(grid)
-    sample = em.WeightedSample(grid[:, None], weight / weight.sum(), np.full(grid.size, -np.inf))
+    sample = Sample(grid[:, None], weight / weight.sum())
     scales = np.geomspace(0.5, LIMIT / 3, num_components) if num_components > 1 else np.array([25.0])
     components = klover.Family("normal").components(np.zeros((num_components, 1)), scales[:, None] ** 2)
     mixture, sample = jax.tree.map(jnp.asarray, (klover.Mixture.of(components), sample))

@@ -45,56 +45,6 @@ def test_ascent_does_not_leave_the_support():
     np.testing.assert_array_equal(climb(jnp.array([-1.0])), [-1.0])
 
 
-def test_climb_reaches_the_modes_of_a_mixture_and_survives_invalid_values():
-    def log_density(x):
-        return jnp.where(x[1] > 20.0, jnp.nan, two_modes(x))
-
-    starts = jnp.array([[-6.0, 2.0], [-2.0, -3.0], [3.0, 3.0], [9.0, -5.0], [0.0, 30.0]])
-    tops = np.asarray(jax.jit(lambda starts: placement.climb(log_density, starts))(starts))
-    np.testing.assert_allclose(tops[:2], MODES[[0, 0]], atol=1e-6)
-    np.testing.assert_allclose(tops[2:4], MODES[[1, 1]], atol=1e-6)
-    np.testing.assert_array_equal(tops[4], starts[4])
-
-
-@pytest.mark.parametrize("condition", [1e2, 1e7])
-def test_climb_reaches_the_mode_of_an_ill_conditioned_gaussian(condition):
-    dim = 5
-    basis = np.linalg.qr(np.random.default_rng(0).normal(size=(dim, dim)))[0]
-    precision = basis @ np.diag(np.geomspace(1, condition, dim)) @ basis.T
-    centre = np.arange(dim) * 1.0
-    starts = centre + 3 * np.random.default_rng(1).normal(size=(4, dim))
-
-    @jax.jit
-    def climb(precision, starts):
-        return placement.climb(lambda x: -0.5 * (x - centre) @ precision @ (x - centre), starts)
-
-    delta = np.asarray(climb(precision, jnp.asarray(starts))) - centre
-    # Small against the standard deviation in every direction.
-    assert np.all(np.einsum("si,ij,sj->s", delta, precision, delta) < 1e-8)
-
-
-def test_curvature_is_the_covariance_of_a_gaussian():
-    covariance = np.array([[2.0, 0.1, -0.5], [0.1, 0.01, 0.0], [-0.5, 0.0, 30.0]])
-    precision = np.linalg.inv(covariance)
-    found = placement.curvature(lambda x: -0.5 * x @ precision @ x, jnp.array([0.3, -2.0, 7.0]))
-    np.testing.assert_allclose(found, covariance, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    "hessian",
-    [np.diag([-2.0, 0.5]), np.array([[0.0, 3.0], [3.0, 0.0]]), np.diag([-1.0, 0.0]), np.zeros((2, 2))],
-    ids=["saddle", "cross", "ridge", "plain"],
-)
-def test_curvature_is_a_covariance_everywhere(hessian):
-    found = np.asarray(placement.curvature(lambda x: 0.5 * x @ hessian @ x, jnp.zeros(2)))
-    assert np.all(np.isfinite(found))
-    assert np.all(np.linalg.eigvalsh(found) > 0)
-    curved = np.abs(np.linalg.eigvalsh(hessian)) > 0
-    if curved.all():
-        # The absolute value of a symmetric matrix is the root of its square.
-        np.testing.assert_allclose(np.linalg.inv(found @ found), hessian @ hessian, atol=1e-8)
-
-
 @pytest.mark.parametrize("tail", ["normal", "student"])
 @pytest.mark.parametrize("covariance", ["full", "diagonal", "low-rank"])
 def test_diffuse_covers_the_box(tail, covariance):

@@ -121,9 +121,18 @@ def test_inflated_components_are_wider_with_tails_as_heavy_as_asked(family, df):
     np.testing.assert_allclose(
         after.components.spread.covariance(), 1.7**2 * before.components.spread.covariance(), rtol=1e-12
     )
-    np.testing.assert_array_equal(after.components.df, np.minimum(before.components.df, df))
+    if family.tail == "student":
+        np.testing.assert_array_equal(after.components.df, np.minimum(before.components.df, df))
     np.testing.assert_array_equal(after.components.location, before.components.location)
     np.testing.assert_array_equal(after.log_weights, before.log_weights)
+
+
+@pytest.mark.xfail(reason="degrees of freedom that are asked for are written into Normal components too")
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_copies_of_normals_keep_their_infinite_degrees_of_freedom(covariance):
+    before = make_mixture(FAMILIES[f"normal-{covariance}"])
+    for copies in (inflate(before, 1.7, 4.0), stretch(before, 6.0, 4.0)):
+        np.testing.assert_array_equal(copies.components.df, np.inf)
 
 
 @all_families

@@ -196,11 +196,15 @@ def _fit(method: str, table: str, choices: Choices) -> Callable:
     if method == "nuts":
         num_draws, num_warmup, max_num_doublings = (200, 300, 8) if is_wide else (1000, 500, 10)
         options = {"num_warmup": num_warmup, "max_num_doublings": max_num_doublings}
-        return _chains(NUM_NUTS_CHAINS, lambda *where: chains.adapted(*where, num_draws, **options)[0])
+        return _chains(
+            NUM_NUTS_CHAINS, lambda key, density, x: chains.adapted(key, density, x, num_draws, **options)[0]
+        )
     if method in ("hmc", "hmc3"):
         fixed = {"step_size": choices.step_size, "num_adapted": 0} if is_wide else {}
         num_chains = 3 if method == "hmc3" else 1
-        return _chains(num_chains, lambda *where: chains.hamiltonian(*where, NUM_CHAIN_DRAWS, **fixed))
+        return _chains(
+            num_chains, lambda key, density, x: chains.hamiltonian(key, density, x, NUM_CHAIN_DRAWS, **fixed)
+        )
     if method == "fkl-em":
         covariance, placed = ("diagonal", "ascent") if is_wide else ("full", "gain")
         settings = Settings(max_components=2, family=Family("student", covariance), fitter="em", newcomer=placed)
