@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import klover
-from klover.boosting import boost
+from klover.boosting import rounds
 from klover.boosting.settings import Settings
 from klover.fitting import em
 from klover.paper import simulations
@@ -24,20 +24,20 @@ np.set_printoptions(precision=4, suppress=True, linewidth=160)
 
 LIMIT = simulations.CAUCHY_LIMIT
 FORWARD = {"fitter": "em", "newcomer": "gain", "weights": "newton", "update": "all", "draws": "current"}
-FORWARD |= {"num_draws": 20_000, "num_steps": 30}
-REVERSE = {"divergence": "reverse", "newcomer": "gain", "num_draws": 5_000}
+FORWARD |= {"num_round_draws": 20_000, "num_steps": 30}
+REVERSE = {"divergence": "reverse", "newcomer": "gain", "num_round_draws": 5_000}
 REVERSE |= {"learning_rate_location": 0.1, "learning_rate_scale": 0.1, "num_steps": 1000}
 
 
-def curve(seed, target, first, num_components, **choices):
-    settings = Settings.of(num_components=num_components, **choices)
-    key_first, key_rounds = jax.random.split(jax.random.key(seed))
-    start = boost.compiled_init if isinstance(first, str) else boost.compiled_init_given
-    state, _ = start(key_first, target, settings, first)
-    values = [simulations.forward_kl_by_quadrature(target, state.mixture, -LIMIT, LIMIT)]
-    for number in range(1, num_components):
-        state, _ = boost.compiled_step(jax.random.fold_in(key_rounds, number), state, target, settings)
+def curve(seed, target, start, max_components, family, **options):
+    settings = Settings(max_components=max_components, family=klover.Family(family), **options)
+    key_start, key_rounds = jax.random.split(jax.random.key(seed))
+    values = []
+
+    def report(state, _):
         values.append(simulations.forward_kl_by_quadrature(target, state.mixture, -LIMIT, LIMIT))
+
+    rounds.run(key_start, key_rounds, target, settings, start, report)
     return np.array(values)
 
 

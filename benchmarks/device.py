@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import klover
-from klover.boosting import boost
+from klover.boosting import rounds
 from klover.boosting.settings import Settings
 from klover.fitting import em
+from klover.fitting.sample import Sample
 from klover.importance import psis
 
 NUM_TIMINGS = 5
@@ -49,7 +50,7 @@ def random_mixture(num_components: int, dim: int) -> klover.Mixture:
 def reweigh_and_refit(mixture, x, log_p):
     """Weigh draws of a mixture, and take an EM step on them."""
     log_weight, pareto_k = psis.smooth(log_p - mixture.log_prob(x))
-    sample = em.WeightedSample(x, jnp.exp(log_weight), jnp.full(x.shape[0], -jnp.inf))
+    sample = Sample(x, jnp.exp(log_weight))
     return em.step(mixture, sample, mixture.components.spread, 1e-3), pareto_k
 
 
@@ -60,7 +61,7 @@ def large_sample(num_draws: int, dim: int, num_components: int, peak: float) -> 
     x = draw(mixture, jax.random.key(0), num_draws=num_draws)
     log_p = -0.5 * jnp.sum(x**2, axis=1)
     products = 2 * num_draws * num_components * dim**2
-    sample = em.WeightedSample(x, jnp.full(num_draws, 1 / num_draws), jnp.full(num_draws, -jnp.inf))
+    sample = Sample(x, jnp.full(num_draws, 1 / num_draws))
     stages = {
         "draw": (functools.partial(draw, num_draws=num_draws), (mixture, jax.random.key(0)), products),
         "log density": (jax.jit(klover.Mixture.log_prob), (mixture, x), products),
@@ -89,14 +90,12 @@ def small_fits(num_fits: int) -> None:
     stacked = jax.vmap(lambda centre: klover.Target(functools.partial(log_density, centre), np.zeros(3, "float32")))(
         centres
     )
-    settings = Settings.of(fitter="em", newcomer="gain", family="student", num_components=3, update="all")
+    settings = Settings(max_components=3, family=klover.Family("student"), fitter="em", newcomer="gain", update="all")
 
     def fit(key, target):
-        key_first, key_rounds = jax.random.split(key)
-        state, info = boost.init(key_first, target, settings, "forward")
-        for number in range(1, settings.num_components):
-            state, info = boost.step(jax.random.fold_in(key_rounds, number), state, target, settings)
-        return info
+        key_start, key_rounds = jax.random.split(key)
+        state, info = rounds.init(key_start, target, settings, "forward")
+        return rounds.grow(key_rounds, state, info, target, settings, 1, settings.max_components)[1]
 
     keys = jax.random.split(jax.random.key(0), num_fits)
     program = jax.jit(jax.vmap(fit)).lower(keys, stacked).compile()

@@ -26,7 +26,7 @@ from klover.importance.ratios import normalise
 NUM_STEPS, NUM_DRAWS_PER_STEP = 1000, 100
 CHOICES = {
     "refine": {},
-    "forward": {"fitter": "em", "newcomer": "gain", "update": "all", "num_draws": 5000, "num_steps": 20},
+    "forward": {"fitter": "em", "newcomer": "gain", "update": "all", "num_round_draws": 5000, "num_steps": 20},
     "reverse": {
         "divergence": "reverse",
         "num_steps": NUM_STEPS,
@@ -65,12 +65,12 @@ def error(problem: targets.Problem, mean: np.ndarray, variance: np.ndarray) -> f
     )
 
 
-def boost(way: str, seed: int, target: klover.Target, num_components: int) -> klover.Mixture:
+def boost(way: str, seed: int, target: klover.Target, max_components: int) -> klover.Mixture:
     """Fit a mixture in one of the three ways."""
     key = jax.random.key(seed)
     if way == "refine":
         return klover.refine(key, target, family="normal", progress=False).mixture
-    return klover.boost(key, target, first=way, family="normal", num_components=num_components, **CHOICES[way]).mixture
+    return klover.boost(key, target, start=way, family="normal", max_components=max_components, **CHOICES[way]).mixture
 
 
 def judge(problem: targets.Problem, known: tuple, way: str, seed: int, num_components: int) -> dict:

@@ -17,7 +17,7 @@ from klover.paper import datasets, models
 
 jax.config.update("jax_enable_x64", True)
 
-CHOICES = {"first": "forward", "fitter": "em", "family": "student", "newcomer": "lbfgs", "num_components": 1}
+CHOICES = {"start": "forward", "max_components": 1, "family": "student", "fitter": "em", "newcomer": "lbfgs"}
 
 
 def main():

@@ -17,7 +17,7 @@ from benchmarks import targets
 from benchmarks.field import is_wrong
 from benchmarks.processes import read
 from klover.paper.figures import DPI, FORWARD, REVERSE, STUDENT, STYLE, TARGET
-from klover.paper.grids import Grid, format_number, markdown_grid, median
+from klover.paper.tables import Grid, format_number, markdown_grid, median
 from klover.results import html
 
 OUTCOMES = {

@@ -19,21 +19,21 @@ from klover.paper import simulations
 jax.config.update("jax_enable_x64", True)
 
 CHOICES = {"family": "normal", "fitter": "em", "newcomer": "gain", "weights": "newton", "update": "all"}
-CHOICES |= {"draws": "current", "num_components": 25, "num_draws": 10_000, "num_steps": 10}
-NUM_FINAL_DRAWS = 1_000_000
+CHOICES |= {"draws": "current", "max_components": 25, "num_round_draws": 10_000, "num_steps": 10}
+NUM_DRAWS = 1_000_000
 
 
 def run(seed, target):
     started = time.perf_counter()
-    first = klover.diffuse(*simulations.TWENTY_MODE_BOX, family=CHOICES["family"])
-    fit = klover.boost(jax.random.key(seed), target, first=first, num_final_draws=NUM_FINAL_DRAWS, **CHOICES)
+    start = klover.diffuse(*simulations.TWENTY_MODE_BOX, family=CHOICES["family"])
+    fit = klover.boost(jax.random.key(seed), target, start, num_draws=NUM_DRAWS, **CHOICES)
     seconds = time.perf_counter() - started
     x, weight = np.asarray(fit.draws.x), np.exp(np.asarray(fit.draws.log_weight))
     own = np.full(len(x), 1 / len(x))
     masses = simulations.twenty_mode_masses(x, own)
     first_moment, second_moment = simulations.twenty_mode_moments()
     errors = [np.sum((weight @ x - first_moment) ** 2), np.sum((weight @ x**2 - second_moment) ** 2)]
-    ess = fit.ess / NUM_FINAL_DRAWS
+    ess = fit.ess / NUM_DRAWS
     is_met = masses.min() >= 0.025 and abs(fit.log_evidence) <= 0.01 and max(errors) <= 1e-2 and ess >= 0.7
     verdict = "trusted" if fit.verdict.trusted else "refused"
     print(

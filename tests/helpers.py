@@ -136,3 +136,14 @@ def spread_covariance(spread) -> np.ndarray:
         return np.stack([np.tril(factor) @ np.tril(factor).T for factor in spread.factor])
     pairs = zip(spread.scale, spread.factor, strict=True)
     return np.stack([np.diag(scale**2) + factor @ factor.T for scale, factor in pairs])
+
+
+def two_gaussians(offset=2.0):
+    """Log density of two unit Gaussians in two dimensions, weights 0.7 and 0.3; log Z = 0."""
+    locations = jnp.array([[-offset, 0.0], [offset, 1.0]])
+
+    def logdensity(x):
+        distance = jnp.sum((x - locations) ** 2, axis=1)
+        return jax.nn.logsumexp(jnp.log(jnp.array([0.7, 0.3])) - 0.5 * distance) - jnp.log(2 * jnp.pi)
+
+    return logdensity

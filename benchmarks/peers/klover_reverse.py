@@ -7,17 +7,17 @@ import klover
 from benchmarks.peers import Answer
 from klover.boosting.settings import Settings
 
-SETTINGS = {"default": {}, "tuned": {"num_components": 10, "num_steps": 2000}}
+SETTINGS = {"default": {}, "tuned": {"max_components": 10, "num_steps": 2000}}
 NUM_DRAWS = 10_000
 
 
 def prepare(task, **setting):
-    choices = {"divergence": "reverse", "num_components": 3, "num_steps": 1000} | setting
-    settings = Settings.of(**choices)
-    num_gradients = settings.num_components * settings.num_steps * settings.num_draws_per_step
+    choices = {"divergence": "reverse", "max_components": 3, "num_steps": 1000} | setting
+    settings = Settings(**choices)
+    num_gradients = settings.max_components * settings.num_steps * settings.num_draws_per_step
 
     def solve(seed):
-        fit = klover.boost(jax.random.key(seed), task.target, first="reverse", num_final_draws=NUM_DRAWS, **choices)
+        fit = klover.boost(jax.random.key(seed), task.target, num_draws=NUM_DRAWS, **choices)
         draws = fit.draws
         return Answer(
             np.asarray(draws.x),

@@ -7,9 +7,17 @@ import pytest
 
 import klover
 from klover.boosting.blackjax import VIAlgorithm
+from klover.boosting.settings import Settings
 
 NUM_DRAWS = 500
-CHOICES = {"fitter": "em", "newcomer": "gain", "family": "student", "num_components": 2, "num_steps": 5}
+SETTINGS = Settings(
+    max_components=2,
+    family=klover.Family("student"),
+    fitter="em",
+    newcomer="gain",
+    num_steps=5,
+    num_round_draws=NUM_DRAWS,
+)
 
 
 def log_density(position):
@@ -22,7 +30,7 @@ def test_the_fields_are_those_of_blackjax():
 
 
 def test_many_starts_in_one_program_and_draws_by_the_positions_structure():
-    algorithm = klover.vi_algorithm(log_density, first="forward", num_draws=NUM_DRAWS, **CHOICES)
+    algorithm = klover.vi_algorithm(log_density, SETTINGS, start="forward")
 
     def run(start, key):
         state = algorithm.init(start, key)

@@ -11,6 +11,7 @@ from scipy import stats
 from klover import Target
 from klover.boosting import newcomer, sources
 from klover.boosting.settings import Settings
+from klover.boosting.sources import BoostState
 from klover.fitting.divergences import forward_loss
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
@@ -57,7 +58,7 @@ fit_newcomer = jax.jit(newcomer.fit_newcomer, static_argnames="settings")
 @functools.cache
 def previous_round():
     draws = draw_previous(jax.random.key(0), TARGET, FIRST, 1000)
-    return newcomer.Previous(FIRST, draws)
+    return BoostState(FIRST, draws, FIRST)
 
 
 FORWARD = [
@@ -76,8 +77,8 @@ def grow(fitted):
 
 @pytest.mark.parametrize("choices", FORWARD + REVERSE, ids=lambda choices: "-".join(choices.values()))
 def test_a_newcomer_lowers_the_divergence(getkey, choices):
-    settings = Settings.of(
-        num_draws=1000,
+    settings = Settings(
+        num_round_draws=1000,
         num_draws_per_step=100,
         num_steps=20 if choices["fitter"] == "em" else 600,
         learning_rate_location=0.02,
@@ -101,8 +102,8 @@ def test_a_newcomer_lowers_the_divergence(getkey, choices):
 @pytest.mark.parametrize(("fitter", "num_steps"), [("em", 4), ("adam", 60)])
 def test_draws_of_a_wide_newcomer_lower_the_divergence(getkey, fitter, num_steps):
     # For a few steps only: once the newcomer has left the first mode, its draws know nothing of it, and γ goes to 1.
-    settings = Settings.of(
-        num_draws=2000,
+    settings = Settings(
+        num_round_draws=2000,
         num_draws_per_step=500,
         num_steps=num_steps,
         learning_rate_location=0.02,
@@ -120,8 +121,8 @@ def test_draws_of_a_wide_newcomer_lower_the_divergence(getkey, fitter, num_steps
 def test_the_first_component_has_all_the_weight_and_fits_a_gaussian(getkey, choices):
     centre, scale = 3.0, 0.7
     target = Target(lambda x: -0.5 * jnp.sum(((x - centre) / scale) ** 2), jnp.array([0.0]))
-    settings = Settings.of(
-        num_draws=1000,
+    settings = Settings(
+        num_round_draws=1000,
         num_draws_per_step=200,
         num_steps=25 if choices.get("fitter") == "em" else 1500,
         learning_rate_location=0.01,
@@ -155,7 +156,7 @@ def fixed_problem(name):
     first = Mixture.of(family.components(jnp.asarray(MODES[:1]), jnp.asarray([[3.0, 2.0]])))
     draws = draw_previous(jax.random.key(3), target, first, 500)
     start = Mixture(family.components(jnp.asarray(MODES[1:]), jnp.asarray([[0.7, 0.7]])), jnp.log(jnp.array([0.4])))
-    return target, newcomer.Previous(first, draws), start
+    return target, BoostState(first, draws, first), start
 
 
 @pytest.mark.parametrize("name", ["normal-diagonal", "normal-full"])
@@ -164,8 +165,8 @@ def test_em_and_adam_reach_the_same_newcomer(name):
     draws = previous.draws
     fitted = {}
     for fitter, num_steps in (("em", 400), ("adam", 3000)):
-        settings = Settings.of(
-            family=name,
+        settings = Settings(
+            family=Family.parse(name),
             fitter=fitter,
             num_steps=num_steps,
             prior=0.0,
@@ -187,7 +188,7 @@ def test_em_and_adam_reach_the_same_newcomer(name):
 
 
 def test_the_first_start_is_at_the_highest_top(getkey):
-    settings = Settings.of(newcomer="lbfgs")
+    settings = Settings(newcomer="lbfgs")
     start = jax.jit(newcomer.start_first, static_argnums=2)(getkey(), TARGET, settings)
     top = GRID[np.argmax(EXACT)]
     np.testing.assert_allclose(start.components.location, [[top]], atol=GRID[1] - GRID[0])
@@ -205,11 +206,11 @@ def begin_at(key, target, place, settings, shift=0.0):
     """Begin with draw number ``place``, since a climb starts at the first one."""
     draws = jax.tree.map(lambda leaf: np.roll(leaf, -place, axis=0), previous_round().draws)
     draws = dataclasses.replace(draws, log_p=draws.log_p + shift)
-    return begin_by_ascent(key, target, newcomer.Previous(FIRST, draws), settings)
+    return begin_by_ascent(key, target, BoostState(FIRST, draws, FIRST), settings)
 
 
 def test_ascent_begins_as_the_paper_does(getkey):
-    settings = Settings.of(initial_scale=0.2, learning_rate_location=0.05)
+    settings = Settings(initial_scale=0.2, learning_rate_location=0.05)
     # Draws from left to right: those on the right climb to the missing mode.
     order = np.argsort(previous_round().draws.x[:, 0])
     starts = [begin_at(getkey(), TARGET, place, settings) for place in order[:: len(order) // 40]]
@@ -224,7 +225,7 @@ def test_ascent_begins_as_the_paper_does(getkey):
 
 
 def test_smoothed_ascent_does_not_see_the_constant_of_the_target(getkey):
-    settings = Settings.of(log_epsilon=-10.0, learning_rate_location=0.05)
+    settings = Settings(log_epsilon=-10.0, learning_rate_location=0.05)
     key, place = getkey(), int(np.argmax(previous_round().draws.x[:, 0]))
     shifted = Target(lambda x: log_two_modes(x) - 700.0, jnp.array([-1.0]))
     plain = begin_at(key, TARGET, place, settings)
@@ -236,7 +237,7 @@ def test_smoothed_ascent_does_not_see_the_constant_of_the_target(getkey):
 
 @pytest.mark.parametrize("search", ["gain", "lbfgs"])
 def test_search_finds_the_missing_mode(getkey, search):
-    settings = Settings.of(newcomer=search)
+    settings = Settings(newcomer=search)
     wide = normal(0.0, 4.0)
     draws = draw_previous(getkey(), TARGET, wide, 1000)
     scouts = dataclasses.replace(draws, log_previous=FIRST.log_prob(np.asarray(draws.x)))

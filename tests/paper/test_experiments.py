@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from klover.paper import experiments, methods
-from klover.paper.experiments import Cell, Results
+from klover.paper.measurements import Cell, Results
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,21 +59,6 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path, whole):
 def test_lines_have_the_fields_that_readers_expect(whole):
     expected = "table dataset method split log_of_mean mean_of_logs log_of_mean_is mean_of_logs_is pareto_k ess seconds"
     assert set(expected.split()) <= set(whole.rows[0])
-
-
-def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path, monkeypatch):
-    results = Results(tmp_path / "results.jsonl")
-    line = {"table": "blr", "dataset": "power", "method": "hmc", "seed": 0}
-    results.add([{**line, "split": 1}])
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(experiments.os, "fsync", full)
-    with pytest.raises(OSError, match="No space left") as caught:
-        results.add([{**line, "split": 2}])
-    assert "--resume" in caught.value.__notes__[0]
-    assert len(results.rows) == 1
 
 
 def test_numbers_that_are_not_finite_become_null():

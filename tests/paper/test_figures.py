@@ -11,7 +11,7 @@ from helpers import needs
 from klover.boosting.boost import BoostState
 from klover.boosting.settings import Settings
 from klover.boosting.sources import Draws
-from klover.paper import curves, figures, simulations
+from klover.paper import figure_data, figures, simulations
 
 pytestmark = needs("matplotlib")
 
@@ -19,24 +19,25 @@ pytestmark = needs("matplotlib")
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Make the runs small: few components, draws and steps, and coarse grids."""
-    for name, settings in vars(curves).copy().items():
+    for name, settings in vars(figure_data).copy().items():
         if isinstance(settings, Settings):
-            chosen = {"num_components": min(settings.num_components, 3), "num_draws": min(settings.num_draws, 2000)}
+            chosen = {"max_components": min(settings.max_components, 3)}
+            chosen["num_round_draws"] = min(settings.num_round_draws, 2000)
             chosen["num_steps"] = min(settings.num_steps or 0, 200 if settings.divergence == "reverse" else 5)
-            monkeypatch.setattr(curves, name, dataclasses.replace(settings, **chosen))
-    monkeypatch.setattr(curves, "NUM_QUADRATURE_POINTS", 1001)
-    monkeypatch.setattr(figures, "LOGPDF_ROUNDS", (1, 3))
-    monkeypatch.setattr(figures, "RESIDUAL_ROUNDS", (1, 3))
-    monkeypatch.setattr(figures, "RESIDUAL_GRID", 20)
+            monkeypatch.setattr(figure_data, name, dataclasses.replace(settings, **chosen))
+    monkeypatch.setattr(figure_data, "NUM_QUADRATURE_POINTS", 1001)
+    monkeypatch.setattr(figure_data, "LOGPDF_ROUNDS", (1, 3))
+    monkeypatch.setattr(figure_data, "RESIDUAL_ROUNDS", (1, 3))
+    monkeypatch.setattr(figure_data, "RESIDUAL_GRID", 20)
     monkeypatch.setattr(figures, "DPI", 30)
 
 
 def made_runs(name, settings, seeds):
     """Return states that nobody fitted, in place of runs that take long to compile: K components of growing width."""
-    make, (lower, _) = curves.TARGETS[name]
+    make, (lower, _) = figure_data.TARGETS[name]
     target, generator = make(), np.random.default_rng(0)
     states = []
-    for number in range(1, settings.num_components + 1):
+    for number in range(1, settings.max_components + 1):
         variance = np.repeat(np.geomspace(1.0, 300.0, number)[:, None] ** 2, len(lower), axis=1)
         components = settings.family.components(np.zeros(variance.shape), variance)
         mixture = klover.Mixture.of(components)
@@ -61,7 +62,7 @@ def read(name, out):
 
 @pytest.mark.parametrize("name", figures.FIGURES)
 def test_each_figure_is_written_with_its_numbers(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(curves, "runs", made_runs)
+    monkeypatch.setattr(figure_data, "runs", made_runs)
     numbers = read(name, tmp_path / "made")
     if name.startswith("cauchy"):
         assert "[-1000, 1000]" in numbers["caption"]
@@ -73,7 +74,9 @@ def test_each_figure_is_written_with_its_numbers(name, tmp_path, monkeypatch):
         residual = np.array(numbers["log p"]) - numbers["K = 3"]["log q"]
         np.testing.assert_allclose(residual, numbers["K = 3"]["log p/q"], atol=1e-12)
     if name == "gmm20-residual":
-        assert np.abs(numbers["K = 1"]["log p/q"]).max() <= figures.RESIDUAL_LIMIT
+        # Where both densities are next to nothing, the file has null.
+        residual = np.array(numbers["K = 1"]["log p/q"], float)
+        assert np.nanmax(np.abs(residual)) <= figure_data.RESIDUAL_LIMIT
     if name == "gmm20-moments":
         # One Gaussian at zero with unit variances: the error of its second moment is known.
         _, second = simulations.twenty_mode_moments()
@@ -83,9 +86,9 @@ def test_each_figure_is_written_with_its_numbers(name, tmp_path, monkeypatch):
 
 def test_forward_divergence_falls_as_components_are_added():
     # Only the newcomer is fitted: half as much to compile.
-    settings = dataclasses.replace(curves.CAUCHY_FORWARD, weights="none", update="newcomer", draws="previous")
-    states = curves.boosted(range(2), simulations.cauchy(), curves.TARGETS["cauchy"][1], settings)
-    values = np.array([curves.cut_forward_kl(simulations.cauchy(), state.mixture, 1000.0) for state in states])
+    settings = dataclasses.replace(figure_data.CAUCHY_FORWARD, weights="none", update="newcomer", draws="previous")
+    states = figure_data.runs("cauchy", settings, range(2))
+    values = np.array([figure_data.cut_forward_kl(state.mixture) for state in states])
     assert values.shape == (3, 2)
     assert (np.diff(values, axis=0) < 0).all()
     # One Gaussian: the best has the variance of the cut density, 636, and KL 2.125 by quadrature.
@@ -135,7 +138,9 @@ def test_twenty_mode_divergence_has_the_closed_form():
     )
     log_p = np.asarray(simulations.twenty_modes().log_prob(x.reshape(-1, 2)))
     error = log_p.std() / np.sqrt(log_p.size)
-    assert float(curves.twenty_mode_forward_kl(mixture)) == pytest.approx(log_p.mean() + cross_entropy, abs=5 * error)
+    assert float(simulations.twenty_mode_forward_kl(mixture)) == pytest.approx(
+        log_p.mean() + cross_entropy, abs=5 * error
+    )
 
 
 def test_reverse_divergence_is_the_gaussian_one():
@@ -143,24 +148,14 @@ def test_reverse_divergence_is_the_gaussian_one():
     mixture = klover.Mixture.of(klover.Family("normal").components(jnp.array([[0.5]]), jnp.array([[0.25]])))
     # KL(N(m, s²) ‖ N(0, 1)) = -log s + (s² + m²) / 2 - 1/2.
     expected = np.log(2) + (0.25 + 0.25) / 2 - 0.5
-    assert curves.reverse_kl_by_quadrature(target, mixture, -9.0, 9.0) == pytest.approx(expected, rel=1e-8)
+    assert simulations.reverse_kl_by_quadrature(target, mixture, -9.0, 9.0) == pytest.approx(expected, rel=1e-8)
 
 
 def test_bad_input_is_refused_at_once(tmp_path):
     with pytest.raises(
-        ValueError, match="kl-comparison, cauchy-boosting, cauchy-logpdf, gmm20-residual, gmm20-moments"
+        ValueError, match="'kl-comparison', 'cauchy-boosting', 'cauchy-logpdf', 'gmm20-residual', 'gmm20-moments'"
     ):
         figures.draw("cauchy", tmp_path)
     with pytest.raises(ValueError, match="num_seeds"):
         figures.draw("cauchy-logpdf", tmp_path, num_seeds=0)
-    assert not list(tmp_path.iterdir())
-
-
-def test_nothing_half_written_stays(tmp_path):
-    def fail(path):
-        path.write_text("half")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        figures._write_whole(tmp_path / "figure.png", fail)
     assert not list(tmp_path.iterdir())

@@ -62,7 +62,7 @@ def test_dimensions_are_those_of_the_paper(name):
 def test_the_exact_sampler_and_importance_sampling_agree(split, build, sample, getkey):
     target = build(split)
     fit = klover.boost(
-        getkey(), target, first="forward", num_components=1, family="student", fitter="em", newcomer="lbfgs"
+        getkey(), target, start="forward", max_components=1, family="student", fitter="em", newcomer="lbfgs"
     )
     draws = sample(np.random.default_rng(0), split, 4000)
     exact = np.column_stack(jax.tree.leaves(draws))

@@ -39,12 +39,12 @@ def test_scores_are_those_of_numpy(table):
         )
     log_density = np.array(log_density)
     weight = np.exp(log_ratio - logsumexp(log_ratio))
-    found = problems.score_weighted(problem.targets, problem.test, jnp.asarray(x)[None], jnp.asarray(log_ratio)[None])
+    found = problem.score(jnp.asarray(x)[None], jnp.asarray(log_ratio)[None])
     assert found["mean_of_logs"][0] == pytest.approx(log_density.mean())
     assert found["log_of_mean"][0] == pytest.approx((logsumexp(log_density, axis=0) - np.log(7)).mean())
     assert found["mean_of_logs_is"][0] == pytest.approx((weight @ log_density).mean())
     assert found["log_of_mean_is"][0] == pytest.approx(logsumexp(log_density, axis=0, b=weight[:, None]).mean())
-    equal = problems.score_equal(problem.targets, problem.test, jnp.asarray(x)[None])
+    equal = problem.score(jnp.asarray(x)[None])
     assert equal["log_of_mean"] == pytest.approx(found["log_of_mean"])
 
 
@@ -60,5 +60,5 @@ def test_validation_never_sees_the_test_rows():
 def test_an_unknown_table_or_data_set_is_refused():
     with pytest.raises(ValueError, match="'blr', 'bnn', 'heavy'"):
         problems.load("blp", "boston", (1,))
-    with pytest.raises(ValueError, match="wine, boston"):
+    with pytest.raises(ValueError, match="'wine', 'boston'"):
         problems.load("blr", "oslo", (1,))

@@ -34,10 +34,10 @@ def refined():
 
 @pytest.fixture(scope="module")
 def boosted():
-    choices = {"fitter": "em", "num_components": 1, "num_draws": 100, "num_final_draws": 500}
+    choices = {"fitter": "em", "max_components": 1, "num_round_draws": 100, "num_draws": 500}
     mixture = klover.Mixture.of(klover.Family("normal", "diagonal").components(np.zeros((1, 2)), np.ones((1, 2))))
     target = klover.Target(lambda x: -0.5 * jnp.sum((x - 0.5) ** 2), np.zeros(2))
-    return klover.boost(jax.random.key(0), target, first=mixture, **choices)
+    return klover.boost(jax.random.key(0), target, start=mixture, **choices)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_settings_say_how_a_fit_was_made(refined, boosted):
         "integrand": None,
         "key": [0, 0],
     }
-    expected = {"function": "boost", "first": "Mixture", "num_components": 1, "num_draws": 100, "num_final_draws": 500}
+    expected = {"function": "boost", "start": "Mixture", "max_components": 1, "num_round_draws": 100, "num_draws": 500}
     assert expected == {name: boosted.settings[name] for name in expected}
     assert boosted.settings["family"]["tail"] == "normal"
     json.dumps(boosted.settings)

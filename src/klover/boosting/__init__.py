@@ -1,6 +1,6 @@
-"""The paper's algorithm, each of its choices an argument.
+"""The paper's algorithm, each of its choices an option of ``boost``.
 
-``settings`` names the choices, ``sources`` makes the draws of a round, ``start`` places a newcomer, ``newcomer`` fits
-it, ``boost`` is the loop, and ``blackjax`` gives it the shape of that library. It imports ``results`` and what lies
-below; ``refinement`` is its neighbour.
+``settings`` holds the options, ``sources`` makes the draws of a round, ``placement`` says where a newcomer begins,
+``newcomer`` fits it, ``rounds`` is the loop, ``boost`` the door, and ``blackjax`` gives it the shape of that library.
+It imports ``results`` and what lies below; ``paper`` and ``cli`` may import it, and ``refinement`` is its neighbour.
 """

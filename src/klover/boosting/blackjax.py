@@ -6,10 +6,12 @@ from typing import NamedTuple
 import jax
 
 from klover.base.shapes import Key, PyTree, record
-from klover.boosting import boost
-from klover.boosting.boost import BoostInfo, BoostState
+from klover.boosting import rounds
+from klover.boosting.rounds import BoostInfo, BoostState
 from klover.boosting.settings import Settings
 from klover.targets.target import Target
+
+DEFAULTS = Settings()
 
 
 @record
@@ -29,7 +31,7 @@ class VIAlgorithm(NamedTuple):
         From a position and a key to a state with the first component.
     step
         From a key and a state to the next state, one component larger, and what was measured
-        (:class:`~klover.boosting.boost.BoostInfo`). Where all slots are taken the newcomer replaces the lightest
+        (:class:`~klover.boosting.rounds.BoostInfo`). Where all slots are taken the newcomer replaces the lightest
         component.
     sample
         From a key, a state and a number to a pytree of that many draws of the mixture, not weighted.
@@ -41,7 +43,7 @@ class VIAlgorithm(NamedTuple):
 
 
 def vi_algorithm(
-    logdensity: Callable[[PyTree], jax.Array], *, first: str = "reverse", num_components: int = 3, **choices
+    logdensity: Callable[[PyTree], jax.Array], settings: Settings = DEFAULTS, start: str = "reverse"
 ) -> VIAlgorithm:
     """Return forward-KL boosting as three functions that can be jitted and vmapped.
 
@@ -49,29 +51,30 @@ def vi_algorithm(
     ----------
     logdensity
         From a position to an unnormalised log density.
-    first
-        The divergence by which the first component is fitted.
-    num_components, **choices
-        The fields of :class:`klover.boosting.settings.Settings`.
+    settings
+        The options of :func:`klover.boost`.
+    start
+        The divergence by which the first component is fitted, ``"reverse"`` or ``"forward"``.
 
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> choices = {"fitter": "em", "newcomer": "gain", "family": "student", "num_components": 2}
-    >>> algorithm = vi_algorithm(lambda x: -0.5 * jnp.sum(x**2), **choices)
+    >>> import klover
+    >>> from klover.boosting.settings import Settings
+    >>> settings = Settings(max_components=2, family=klover.Family("student"), fitter="em", newcomer="gain")
+    >>> algorithm = klover.vi_algorithm(lambda x: -0.5 * jnp.sum(x**2), settings)
     >>> state = algorithm.init(jnp.zeros(2), jax.random.key(0))
     >>> state, info = jax.jit(algorithm.step)(jax.random.key(1), state)
     >>> algorithm.sample(jax.random.key(2), state, 5).shape
     (5, 2)
     """
-    settings = Settings.of(num_components=num_components, **choices)
 
     def init(position, key):
         target = Target(logdensity, position)
-        return AlgorithmState(boost.init(key, target, settings, first)[0], target)
+        return AlgorithmState(rounds.init(key, target, settings, start)[0], target)
 
     def step(key, state):
-        grown, info = boost.step(key, state.boost, state.target, settings)
+        grown, info = rounds.step(key, state.boost, state.target, settings)
         return AlgorithmState(grown, state.target), info
 
     def sample(key, state, num_samples):

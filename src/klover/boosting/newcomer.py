@@ -1,6 +1,6 @@
 r"""One round's fit of one component: the newcomer f and its weight γ, with the previous mixture held fixed.
 
-A newcomer is a :class:`~klover.mixture.Mixture` of one component whose only weight is γ; the missing mass 1 - γ belongs
+A newcomer is a :class:`~klover.Mixture` of one component whose only weight is γ; the missing mass 1 - γ belongs
 to the previous mixture. In the first round there is no previous mixture, and γ = 1.
 """
 
@@ -9,12 +9,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from klover.base.shapes import AnyArray, Float, Key, PyTree, record
+from klover.base.shapes import AnyArray, Float, Key, PyTree
 from klover.boosting import placement, sources
 from klover.boosting.settings import Settings
-from klover.boosting.sources import Draws
+from klover.boosting.sources import BoostState, Draws
 from klover.fitting import divergences, em
 from klover.fitting.adam import minimise
+from klover.fitting.sample import Sample
 from klover.fitting.simplex import forward_weights
 from klover.importance.ratios import log_evidence, normalise
 from klover.mixtures.mixture import Mixture
@@ -23,29 +24,16 @@ from klover.targets.target import Target
 KeyArray = Key[jax.Array, ""]
 
 
-@record
-class Previous:
-    """What is held fixed while a newcomer is fitted: the previous mixture, and draws of it made once for the round."""
-
-    mixture: Mixture
-    draws: Draws
-
-
 def start_first(key: KeyArray, target: Target, settings: Settings) -> Mixture:
     """Place the first component: by the paper's ascent of log p, or at the highest of several L-BFGS tops."""
     if settings.newcomer == "ascent":
-        return _ascend(key, target, None, target.start, settings)
+        return start_by_ascent(key, target, None, settings)
     steps = jax.random.normal(key, (placement.NUM_CLIMBS - 1, target.dim), target.start.dtype)
     starts = jnp.concatenate([target.start[None], target.start + steps])
     candidates = placement.candidates_from_climbs(settings.family, target, None, starts)
     height = target.log_prob(candidates.location)
     best = jnp.argmax(jnp.where(jnp.isnan(height), -jnp.inf, height))
     return Mixture.of(jax.tree.map(lambda leaf: leaf[best][None], candidates))
-
-
-def start_by_ascent(key: KeyArray, target: Target, previous: Previous, settings: Settings) -> Mixture:
-    """Place a newcomer as the paper does, beginning at a draw of the previous mixture."""
-    return _ascend(key, target, previous, previous.draws.x[0], settings)
 
 
 def start_by_search(key: KeyArray, target: Target, previous: Mixture, scouts: Draws, settings: Settings) -> Mixture:
@@ -65,10 +53,9 @@ def start_by_search(key: KeyArray, target: Target, previous: Mixture, scouts: Dr
     return placement.choose(candidates, unseen.x, unseen.log_ratio, unseen.log_previous)
 
 
-def _ascend(
-    key: KeyArray, target: Target, previous: Previous | None, start: Float[AnyArray, " dim"], settings: Settings
-) -> Mixture:
+def start_by_ascent(key: KeyArray, target: Target, previous: BoostState | None, settings: Settings) -> Mixture:
     """Begin as the paper does: mean at a top of the residual, standard deviations from N(0, σ²)."""
+    start = target.start if previous is None else previous.draws.x[0]
     log_normaliser = 0.0 if previous is None else log_evidence(previous.draws.log_ratio)[0]
 
     def residual(point):
@@ -85,7 +72,7 @@ def _ascend(
 
 
 def fit_newcomer(
-    key: KeyArray, target: Target, previous: Previous | None, newcomer: Mixture, settings: Settings
+    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
 ) -> Mixture:
     """Fit a newcomer and its weight, beginning with ``newcomer``; ``previous`` is ``None`` in the first round."""
     fit = _fit_em if settings.fitter == "em" else _fit_adam
@@ -99,13 +86,13 @@ def fit_newcomer(
     return fitted
 
 
-def _is_redrawn(previous: Previous | None, settings: Settings) -> bool:
+def _is_redrawn(previous: BoostState | None, settings: Settings) -> bool:
     """Whether the forward KL makes new draws at each step of the fitter."""
     return previous is None or settings.draws != "previous"
 
 
 def _draw(
-    key: KeyArray, target: Target, previous: Previous | None, newcomer: Mixture, settings: Settings, num_draws: int
+    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings, num_draws: int
 ) -> Draws:
     if previous is None:
         return sources.draw_newcomer(key, target, None, newcomer, num_draws)
@@ -113,7 +100,9 @@ def _draw(
     return draw(key, target, previous.mixture, newcomer, num_draws)
 
 
-def _fit_em(key: KeyArray, target: Target, previous: Previous | None, newcomer: Mixture, settings: Settings) -> Mixture:
+def _fit_em(
+    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
+) -> Mixture:
     is_remainder = previous is not None and settings.approach == "remainder"
     if is_remainder:
         newcomer = Mixture.of(newcomer.components)
@@ -121,7 +110,7 @@ def _fit_em(key: KeyArray, target: Target, previous: Previous | None, newcomer: 
     def update(now: Mixture, draws: Draws, num_steps: int) -> Mixture:
         log_ratio = draws.log_ratio - draws.log_previous if is_remainder else draws.log_ratio
         background = jnp.full_like(draws.log_previous, -jnp.inf) if is_remainder else draws.log_previous
-        sample = em.WeightedSample(draws.x, jnp.exp(normalise(log_ratio)), background)
+        sample = Sample(draws.x, jnp.exp(normalise(log_ratio)), background=background)
         strength = em.prior_strength(log_ratio, target.dim, settings.prior)
         return em.fit(now, sample, num_steps, strength, is_df_fitted=settings.family.is_df_fitted)
 
@@ -129,13 +118,13 @@ def _fit_em(key: KeyArray, target: Target, previous: Previous | None, newcomer: 
         return update(newcomer, previous.draws, settings.steps)
 
     def redraw(now, step_key):
-        return update(now, _draw(step_key, target, previous, now, settings, settings.num_draws), 1), None
+        return update(now, _draw(step_key, target, previous, now, settings, settings.num_round_draws), 1), None
 
     return jax.lax.scan(redraw, newcomer, jax.random.split(key, settings.steps))[0]
 
 
 def _fit_adam(
-    key: KeyArray, target: Target, previous: Previous | None, newcomer: Mixture, settings: Settings
+    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
 ) -> Mixture:
     """Fit by Adam in the paper's parametrisation: location, square root of the covariance, logit of γ."""
     has_gamma = previous is not None and settings.approach == "direct"
@@ -164,7 +153,7 @@ def _fit_adam(
 
 
 def _forward_loss(
-    key: KeyArray, target: Target, previous: Previous | None, newcomer: Mixture, settings: Settings
+    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
 ) -> Float[AnyArray, ""]:
     if previous is not None and not _is_redrawn(previous, settings):
         draws = previous.draws
@@ -179,7 +168,7 @@ def _forward_loss(
 
 
 def _reverse_loss(
-    key: KeyArray, target: Target, previous: Previous | None, newcomer: Mixture, settings: Settings
+    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
 ) -> Float[AnyArray, ""]:
     r"""Reverse KL of :math:`(1-\gamma)q_{i-1}+\gamma f` by reparametrised draws of f and fixed draws of the rest."""
     x = newcomer.components.sample(key, jnp.zeros(settings.num_draws_per_step, int))

@@ -26,6 +26,8 @@ from klover.importance import resampling
 from klover.importance.ratios import normalise
 from klover.mixtures.components import Components, Family
 from klover.mixtures.mixture import Mixture
+from klover.search.climb import climb, value_and_gradient
+from klover.search.curvature import covariance
 from klover.targets.target import Target
 
 NEWCOMERS = ("ascent", "lbfgs", "gain")
@@ -56,58 +58,6 @@ def ascent(
         is_stochastic=False,
     )
     return params["x"]
-
-
-def climb(
-    log_density: Callable[..., Float[AnyArray, ""]],
-    starts: Float[AnyArray, "start dim"],
-    *arguments: Float[AnyArray, "start ..."],
-    num_steps: int = CLIMB_STEPS,
-) -> Float[AnyArray, "start dim"]:
-    """Climb from every start by L-BFGS; a climb that leaves the finite numbers returns its start.
-
-    Parameters
-    ----------
-    log_density
-        A function of a point and of one entry of each of ``arguments``.
-    starts
-        Where to begin.
-    *arguments
-        Further arguments, one entry for each start.
-    num_steps
-        Number of steps.
-    """
-    import optax
-
-    optimiser = optax.lbfgs()
-
-    def run(start, *own):
-        def loss(x):
-            value = log_density(x, *own)
-            return -jnp.where(jnp.isfinite(value), value, -jnp.finfo(value.dtype).max / 1e10)
-
-        def step(carry, _):
-            x, state = carry
-            value, gradient = optax.value_and_grad_from_state(loss)(x, state=state)
-            updates, state = optimiser.update(gradient, state, x, value=value, grad=gradient, value_fn=loss)
-            return (x + updates, state), None
-
-        (top, _), _ = jax.lax.scan(step, (start, optimiser.init(start)), None, length=num_steps)
-        is_better = jnp.all(jnp.isfinite(top)) & (loss(top) < loss(start))
-        return jnp.where(is_better, top, start)
-
-    return jax.vmap(run)(starts, *arguments)
-
-
-def curvature(
-    log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]], x: Float[AnyArray, " dim"]
-) -> Float[AnyArray, "dim dim"]:
-    """Covariance whose inverse is the negative Hessian, in absolute value and kept away from zero."""
-    hessian = jax.hessian(log_density)(x)
-    hessian = jnp.where(jnp.isfinite(hessian), hessian, 0.0)
-    values, vectors = jnp.linalg.eigh(-0.5 * (hessian + hessian.T))
-    size = jnp.maximum(jnp.abs(values), 1e-8 * jnp.maximum(jnp.max(jnp.abs(values)), 1e-8))
-    return (vectors / size) @ vectors.T
 
 
 def candidates_from_draws(
@@ -145,16 +95,16 @@ def candidates_from_climbs(
 ) -> Components:
     """Propose components at tops of log p, and of the residual, with the covariance that log p has there."""
     if previous is None:
-        tops = climb(target.log_prob, starts)
+        function = value_and_gradient(target.log_prob)
     else:
         # One program climbs both: the switch multiplies log q by 0 or 1.
         switch = jnp.repeat(jnp.array([0.0, 1.0], starts.dtype), starts.shape[0])
-        tops = climb(
-            lambda point, amount: target.log_prob(point) - amount * previous.log_prob(point),
-            jnp.concatenate([starts, starts]),
-            switch,
+        starts = jnp.concatenate([starts, starts])
+        function = value_and_gradient(
+            lambda point, amount: target.log_prob(point) - amount * previous.log_prob(point), switch
         )
-    return family.components(tops, jax.vmap(lambda top: curvature(target.log_prob, top))(tops))
+    tops, _ = climb(function, starts, CLIMB_STEPS)
+    return family.components(tops, jax.vmap(lambda top: covariance(-jax.hessian(target.log_prob)(top)))(tops))
 
 
 def choose(

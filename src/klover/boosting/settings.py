@@ -1,7 +1,6 @@
 """The choices that the paper's algorithm leaves open, each under its own name."""
 
 import dataclasses
-from typing import Any
 
 from klover.base.checks import check_choice, check_count, check_positive
 from klover.boosting.placement import NEWCOMERS
@@ -9,58 +8,23 @@ from klover.boosting.sources import SOURCES
 from klover.fitting.adam import Rate
 from klover.mixtures.components import Family
 
-DIVERGENCES = ("forward", "reverse")
-APPROACHES = ("direct", "remainder")
-FITTERS = ("adam", "em")
-WEIGHTS = ("projected", "em", "newton", "none")
-UPDATES = ("newcomer", "all")
+CHOICES = {
+    "divergence": ("forward", "reverse"),
+    "approach": ("direct", "remainder"),
+    "draws": SOURCES,
+    "fitter": ("adam", "em"),
+    "newcomer": NEWCOMERS,
+    "weights": ("projected", "em", "newton", "none"),
+    "update": ("newcomer", "all"),
+}
 DEFAULT_STEPS = {"adam": 1000, "em": 20}
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    r"""Choices of :func:`klover.boost`; the defaults are the paper's.
+    """The options of :func:`klover.boost`, which explains them, as one record; the defaults are the paper's."""
 
-    Parameters
-    ----------
-    num_components
-        Number K of components in the end.
-    divergence
-        ``"forward"`` KL(p‖q), or ``"reverse"`` KL(q‖p).
-    approach
-        ``"direct"``: fit the newcomer f and its weight γ inside the mixture (``eq:mixture_forward_kl``);
-        ``"remainder"``: fit f alone to :math:`p/q_{i-1}`, then find its weight.
-    draws
-        Where the draws of the forward KL come from: ``"previous"``, ``"current"`` or ``"newcomer"``.
-    fitter
-        ``"adam"``, or ``"em"`` in closed form (forward only).
-    newcomer
-        How a newcomer begins: ``"ascent"`` (the paper), ``"lbfgs"`` or ``"gain"``.
-    weights
-        Fully corrective weights after each round: ``"projected"``, ``"em"``, ``"newton"`` or ``"none"``. The reverse KL
-        has the projected gradient only.
-    update
-        ``"newcomer"``: earlier components stay as they are; ``"all"``: EM over all of them ends each round.
-    family
-        Family of the components; :func:`klover.boost` also takes names such as ``"normal-diagonal"`` or ``"student"``.
-    num_steps
-        Steps of the fitter for each component; ``None`` means 1000 of Adam or 20 of EM.
-    num_draws
-        Draws that a round makes at a time: those of the previous mixture, which stay as they are while the newcomer is
-        fitted to them; those of each EM step where draws are made anew; those for the weights and for measuring.
-    num_draws_per_step
-        Draws of each Adam step, where these are made anew (the paper tuned it between 25 and 200).
-    learning_rate_location, learning_rate_scale
-        Adam's rates; the second one serves the weight γ and the degrees of freedom too.
-    initial_scale
-        σ of the paper's initial standard deviations, which are drawn from N(0, σ²).
-    log_epsilon
-        log ε of the paper's smoothed residual (it used -10); ``None`` switches the smoothing off.
-    prior
-        Weight of the covariance prior in EM: it counts like ``prior * (d + 1)`` effective draws.
-    """
-
-    num_components: int = 3
+    max_components: int = 3
     divergence: str = "forward"
     approach: str = "direct"
     draws: str = "previous"
@@ -70,7 +34,7 @@ class Settings:
     update: str = "newcomer"
     family: Family = Family("normal", "diagonal")
     num_steps: int | None = None
-    num_draws: int = 2000
+    num_round_draws: int = 2000
     num_draws_per_step: int = 100
     learning_rate_location: Rate = 0.01
     learning_rate_scale: Rate = 0.01
@@ -79,34 +43,18 @@ class Settings:
     prior: float = 1.0
 
     def __post_init__(self):
-        check_choice("divergence", self.divergence, DIVERGENCES)
-        check_choice("approach", self.approach, APPROACHES)
-        check_choice("draws", self.draws, SOURCES)
-        check_choice("fitter", self.fitter, FITTERS)
-        check_choice("newcomer", self.newcomer, NEWCOMERS)
-        check_choice("weights", self.weights, WEIGHTS)
-        check_choice("update", self.update, UPDATES)
-        check_count("num_components", self.num_components, 1, "A mixture has one component at the least.")
+        for name, names in CHOICES.items():
+            check_choice(name, getattr(self, name), names)
+        check_count("max_components", self.max_components, 1, "A mixture has at least one component.")
         if self.num_steps is not None:
             check_count("num_steps", self.num_steps, 1)
-        for name in ("num_draws", "num_draws_per_step"):
-            check_count(name, getattr(self, name), 2, "Weights need two draws at the least; 100 or more is sensible.")
+        for name in ("num_round_draws", "num_draws_per_step"):
+            check_count(name, getattr(self, name), 2, "Weights need at least two draws; 100 or more is sensible.")
         for name in ("learning_rate_location", "learning_rate_scale", "initial_scale"):
             check_positive(name, getattr(self, name))
         if not self.prior >= 0:
             raise ValueError(f"prior must be 0 or more, got {self.prior!r}. 0 switches the prior off.")
         self._check_combinations()
-
-    @classmethod
-    def of(cls, **choices: Any) -> "Settings":
-        """Make settings from choices by name, the family as a string or a :class:`klover.Family`."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        for name in choices:
-            if name not in names:
-                raise TypeError(f"there is no choice {name!r}; the choices are {', '.join(names)}.")
-        if "family" in choices:
-            choices["family"] = Family.parse(choices["family"])
-        return cls(**choices)
 
     @property
     def steps(self) -> int:
@@ -129,6 +77,4 @@ class Settings:
         if self.update == "all" and self.fitter != "em":
             raise ValueError("update='all' is done by EM; use it with fitter='em'.")
         if self.log_epsilon is not None and self.fitter == "em":
-            raise ValueError(
-                "log_epsilon changes the loss, which EM cannot follow; use fitter='adam', or leave it None."
-            )
+            raise ValueError("log_epsilon changes the loss, which EM cannot do; use fitter='adam', or leave it None.")

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from klover.base.shapes import AnyArray, Float, Key, record
+from klover.mixtures.algebra import defensive_inflation, inflate, join
 from klover.mixtures.mixture import Mixture
 from klover.targets.target import Target, evaluate
 
@@ -36,6 +37,15 @@ class Draws:
     def log_ratio(self) -> LogDensity:
         """Log of the importance ratios p̂/g."""
         return self.log_p - self.log_source
+
+
+@record
+class BoostState:
+    """What the next round needs: the mixture, draws of it, and the mixture that it all began with."""
+
+    mixture: Mixture
+    draws: Draws
+    anchor: Mixture
 
 
 def mix(log_f: LogDensity, log_previous: LogDensity, log_gamma: Float[AnyArray, ""]) -> LogDensity:
@@ -88,11 +98,7 @@ def defended(mixture: Mixture, anchor: Mixture) -> Mixture:
     twenty modes. The copies are equally weighted and :math:`1+2/\sqrt d` times as wide. Importance ratios are at most
     twice those of the mixture itself.
     """
-    components = mixture.components
-    spread = jax.tree.map(lambda leaf: leaf * (1.0 + 2.0 / mixture.dim**0.5), components.spread)
-    inflated = dataclasses.replace(components, spread=spread)
     is_used = mixture.log_weights > -jnp.inf
     equal = jnp.where(is_used, -jnp.log(jnp.sum(is_used)), -jnp.inf)
-    parts = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), components, inflated, anchor.components)
-    shares = [mixture.log_weights + jnp.log(0.5), equal + jnp.log(0.25), anchor.log_weights + jnp.log(0.25)]
-    return Mixture(parts, jnp.concatenate(shares))
+    copies = dataclasses.replace(inflate(mixture, defensive_inflation(mixture.dim)), log_weights=equal)
+    return join(join(mixture, copies, 1 / 3), anchor, 1 / 4)

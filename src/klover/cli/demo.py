@@ -23,16 +23,16 @@ def run_demo(out: Path, seed: int) -> int:
     rows = len(split.train_target)
     print(f"Linear regression with a heavy-tailed prior on {DEMO_DATASET} ({rows} rows, {target.dim} parameters)\n")
     key_reverse, key_forward = jax.random.split(jax.random.key(seed))
-    reverse = _fit("reverse KL, one diagonal Gaussian", key_reverse, target, divergence="reverse", num_components=1)
+    reverse = _fit("reverse KL, one diagonal Gaussian", key_reverse, target, divergence="reverse", max_components=1)
     forward = _fit(
         "forward KL, Student-t components",
         key_forward,
         target,
-        first="forward",
+        start="forward",
         fitter="em",
         family="student",
         newcomer="lbfgs",
-        num_components=2,
+        max_components=2,
     )
     print(f"\nreverse KL     {reverse.verdict}\n\nforward KL\n{forward.summary()}")
     out.mkdir(parents=True, exist_ok=True)
@@ -46,15 +46,15 @@ def run_demo(out: Path, seed: int) -> int:
     return 0
 
 
-def _fit(title: str, key, target, **choices):
+def _fit(title: str, key, target, **options):
     """Fit, and print a line for each component."""
     from klover.boosting.boost import boost
 
-    def report(num_components, info):
+    def report(info):
         divergence, share = float(info.forward_kl), float(info.ess_share)
-        print(f"{title:<36} component {num_components}   KL {divergence:.3g}, ESS {share:.1%}", flush=True)
+        print(f"{title:<36} component {int(info.num_components)}   KL {divergence:.3g}, ESS {share:.1%}", flush=True)
 
-    return boost(key, target, callback=report, **choices)
+    return boost(key, target, callback=report, **options)
 
 
 def _draw(path: Path, split, feature_names: tuple[str, ...], reverse, forward, seed: int) -> Path:

@@ -104,11 +104,11 @@ def _all(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from klover.paper import page
+    from klover.paper import report
 
     if not options.out.is_dir():
         raise ValueError(f"--out names {options.out}, where there is no folder of results.")
-    print(f"page    {page.report(options.out)}")
+    print(f"page    {report.write(options.out)}")
     return 0
 
 

@@ -1,8 +1,9 @@
-"""Markov chains on the paper's posteriors, by blackjax: Hamiltonian Monte Carlo as the paper ran it, and NUTS.
+"""Markov chains by blackjax: Hamiltonian Monte Carlo as the paper ran it, and chains that Stan's windows adapt.
 
 Every function runs one chain and can be vmapped over chains and targets.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from klover.base import optional
-from klover.base.shapes import AnyArray, Float, Key
+from klover.base.shapes import AnyArray, Float, Int, Key
 from klover.targets.target import Target
 
 LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
@@ -76,44 +77,63 @@ def hamiltonian(
     (state, adaptation), _ = jax.lax.scan(adapt, (state, first), steps)
     size = jnp.exp(adaptation.log_step_size_avg)
 
-    return _collect(lambda state, step_key: move(state, step_key, size), state, key_draw, num_draws)
+    def draw(state, step_key):
+        state, _ = move(state, step_key, size)
+        return state, state.position
+
+    return jax.lax.scan(draw, state, jax.random.split(key_draw, num_draws))[1]
 
 
-def no_u_turn(
+def adapted(
     key: Key[jax.Array, ""],
     log_density: LogDensity,
     position: Float[AnyArray, " dim"],
     num_draws: int,
     *,
-    num_warmup: int,
-    max_num_doublings: int,
-) -> Float[AnyArray, "draw dim"]:
-    """Run NUTS, with Stan's windows to adapt the step size and the diagonal masses."""
+    algorithm: str = "nuts",
+    num_warmup: int = NUM_BURN_IN,
+    budget: float = math.inf,
+    **options: Any,
+) -> tuple[Float[AnyArray, "draw dim"], Int[AnyArray, " draw"], Int[AnyArray, ""]]:
+    """Run NUTS or HMC, with Stan's windows to adapt the step size and the diagonal masses.
+
+    Parameters
+    ----------
+    algorithm
+        ``"nuts"`` or ``"hmc"``.
+    budget
+        Leapfrog steps, the warm-up included, after which the chain stays where it is.
+    **options
+        Further options of blackjax's algorithm.
+
+    Returns
+    -------
+    Positions, the leapfrog steps that each took (0 once the budget is spent), and those of the warm-up.
+    """
     blackjax = optional.blackjax()
+    kernel = getattr(blackjax, algorithm)
     warmup = blackjax.window_adaptation(
-        blackjax.nuts,
-        log_density,
-        adaptation_info_fn=lambda state, info, adaptation: None,
-        max_num_doublings=max_num_doublings,
+        kernel, log_density, adaptation_info_fn=lambda state, info, adaptation: info.num_integration_steps, **options
     )
     key_warmup, key_draw = jax.random.split(key)
     # The number of steps has no place in the annotation of ``run``.
     run: Any = warmup.run
-    (state, parameters), _ = run(key_warmup, position, num_warmup)
-    step = blackjax.nuts(log_density, **parameters).step
-    return _collect(lambda state, step_key: step(step_key, state), state, key_draw, num_draws)
+    (state, parameters), num_warmup_steps = run(key_warmup, position, num_warmup)
+    step, spent = kernel(log_density, **parameters).step, jnp.sum(num_warmup_steps)
 
+    def move(state, step_key):
+        state, info = step(step_key, state)
+        return state, jnp.asarray(info.num_integration_steps, spent.dtype)
 
-def _collect(
-    move: Callable[[Any, Key[jax.Array, ""]], tuple[Any, Any]], state: Any, key: Key[jax.Array, ""], num_draws: int
-) -> Float[AnyArray, "draw dim"]:
-    """Take steps, and keep every position."""
+    def draw(carry, step_key):
+        state, total = carry
+        state, num = jax.lax.cond(
+            total < budget, move, lambda state, _: (state, jnp.zeros_like(total)), state, step_key
+        )
+        return (state, total + num), (state.position, num)
 
-    def draw(state, step_key):
-        state, _ = move(state, step_key)
-        return state, state.position
-
-    return jax.lax.scan(draw, state, jax.random.split(key, num_draws))[1]
+    _, (x, num_steps) = jax.lax.scan(draw, (state, spent), jax.random.split(key_draw, num_draws))
+    return x, num_steps, spent
 
 
 def effective_draws(x: Float[AnyArray, "chain draw dim"]) -> Float[AnyArray, ""]:

@@ -11,6 +11,9 @@ import lzma
 
 import numpy as np
 
+from klover.base.checks import check_choice
+from klover.base.shapes import Float
+
 CHECKSUMS = {
     "wine": "e0633ad75a12cf66420a74a95dbae5b3c92f5beb87c3a64e88389102faff50f2",
     "boston": "60a993b2819ceb61c010ec12219de6e532d0a598392a930ace02c4ff9c96ee18",
@@ -25,66 +28,38 @@ DATASETS = tuple(CHECKSUMS)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """A regression data set in its original units.
-
-    Attributes
-    ----------
-    name
-        One of ``DATASETS``.
-    features
-        Inputs, of shape (row, feature).
-    target
-        What is to be predicted, of shape (row,).
-    feature_names
-        One name per column of ``features``.
-    """
+    """A regression data set in its original units: inputs, and the target that is to be predicted."""
 
     name: str
-    features: np.ndarray
-    target: np.ndarray
+    features: Float[np.ndarray, "row feature"]
+    target: Float[np.ndarray, " row"]
     feature_names: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    """A train-test split, both parts standardised with the numbers of the training part.
+    """A train-test split, both parts standardised by mean and population standard deviation of the training part.
 
-    Attributes
-    ----------
-    train_features, test_features
-        Standardised inputs, of shape (row, feature).
-    train_target, test_target
-        Standardised targets, of shape (row,).
-    target_mean, target_scale
-        Mean and population standard deviation of the training target: a log density of a standardised target, less
-        ``log(target_scale)``, is the log density in original units.
+    A log density of a standardised target, less ``log(target_scale)``, is the log density in original units.
     """
 
-    train_features: np.ndarray
-    train_target: np.ndarray
-    test_features: np.ndarray
-    test_target: np.ndarray
+    train_features: Float[np.ndarray, "row feature"]
+    train_target: Float[np.ndarray, " row"]
+    test_features: Float[np.ndarray, "test feature"]
+    test_target: Float[np.ndarray, " test"]
     target_mean: float
     target_scale: float
 
 
 def load(name: str) -> Dataset:
-    """Load a data set that is shipped with the package.
-
-    Parameters
-    ----------
-    name
-        One of ``DATASETS``: ``"wine"`` (the red wines), ``"boston"``, ``"concrete"`` or ``"power"``.
-    """
-    if name not in CHECKSUMS:
-        raise ValueError(f"name is {name!r}, but no such data set is shipped: choose one of {', '.join(DATASETS)}.")
+    """Load a data set that is shipped with the package: ``"wine"`` (the red wines), or another of ``DATASETS``."""
+    check_choice("name", name, DATASETS)
     file = importlib.resources.files("klover.paper") / "data" / f"{name}.csv.xz"
     content = lzma.decompress(file.read_bytes())
     checksum = hashlib.sha256(content).hexdigest()
     if checksum != CHECKSUMS[name]:
         raise ValueError(
-            f"name is {name!r}, but its file {file.name} holds a CSV with SHA-256 {checksum}, "
-            f"where {CHECKSUMS[name]} was expected: install the package again."
+            f"{file.name} must hold a CSV with SHA-256 {CHECKSUMS[name]}, got {checksum}. Install the package again."
         )
     header, *lines = content.decode("ascii").splitlines()
     values = np.loadtxt(lines, delimiter=",")
@@ -92,15 +67,7 @@ def load(name: str) -> Dataset:
 
 
 def split(dataset: Dataset, seed: int) -> Split:
-    """Draw the paper's train-test split: nine tenths of the rows for training, the rest for testing.
-
-    Parameters
-    ----------
-    dataset
-        What ``load`` returned.
-    seed
-        Number of the split; the paper's twenty splits are the seeds 1 to 20.
-    """
+    """Draw a split: nine tenths of the rows for training, the rest for testing; the paper has the seeds 1 to 20."""
     num_rows = len(dataset.target)
     # The legacy generator and the rounding are those of the paper's code: any other choice gives other test rows.
     order = np.random.RandomState(seed).permutation(num_rows)

@@ -1,4 +1,4 @@
-"""Runs the paper's experiments: every finished fit is a line of ``results.jsonl``, and nothing finished is done twice.
+"""Runs the paper's experiments, side by side where that is faster.
 
 A *cell* is one method on one data set of one table, with all of its splits, or one row of the failure-mode and
 wall-clock tables. A fit's key comes from the seed and the names of its cell and split, so that a run that was
@@ -8,20 +8,19 @@ interrupted and resumed draws what an uninterrupted one draws.
 import concurrent.futures
 import contextlib
 import dataclasses
-import json
 import multiprocessing
 import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from klover.paper import failure_modes, methods, problems, tables, tuning
+from klover.paper import failure_modes, methods, problems, tuning
 from klover.paper.datasets import DATASETS
+from klover.paper.measurements import Cell, Results
 from klover.paper.models import MODELS
 
 FAILURE_SEEDS = (1, 2, 3)
@@ -38,66 +37,6 @@ LONGEST = ("refine", "nuts")
 """Methods to begin with, so that nobody is left alone with one of them at the end; the one that compiles fast first."""
 MEASURED = ("failure-modes", "wall-clock")
 TABLES = (*MODELS, *VIEWS, *MEASURED)
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """A part of a table that is computed in one go; ``dataset`` is a property in the failure-mode table."""
-
-    table: str
-    dataset: str
-    method: str
-    splits: tuple[int, ...]
-    seed: int
-    choices: methods.Choices = methods.Choices()
-
-
-class Results:
-    """The file of results; what is in it is not computed again.
-
-    Parameters
-    ----------
-    path
-        The file; an unfinished last line, which a killed run leaves, is cut off.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.rows = tables.read(path) if path.exists() else []
-        if path.exists():
-            content = path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]
-            if whole != content:
-                path.write_bytes(whole)
-        self._done = {_identity(row) for row in self.rows}
-
-    def missing(self, cell: Cell) -> Cell:
-        """Return the cell with the splits that are not there yet."""
-        left = tuple(
-            split
-            for split in cell.splits
-            if (cell.table, cell.dataset, cell.method, split, cell.seed) not in self._done
-        )
-        return dataclasses.replace(cell, splits=left)
-
-    def add(self, rows: list[dict[str, Any]]) -> None:
-        """Append lines in one write, and wait until they are on the disk."""
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            error.add_note(f"{self.path} keeps all fits that were finished before. Make room, and go on with --resume.")
-            raise
-        self.rows += rows
-        self._done |= {_identity(row) for row in rows}
-
-
-def _identity(row: dict[str, Any]) -> tuple:
-    return row["table"], row.get("dataset", row.get("property")), row["method"], row.get("split"), row["seed"]
 
 
 def plan(

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.shapes import AnyArray, Float, Int, Key
-from klover.boosting import boost, newcomer, sources
+from klover.boosting import newcomer, rounds, sources
 from klover.boosting.settings import Settings
 from klover.fitting.simplex import forward_weights
 from klover.importance import psis
 from klover.importance.ratios import normalise
+from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.paper import chains
-from klover.paper.problems import Problem, Scores, score_equal, score_weighted
+from klover.paper.problems import Problem, Scores
 from klover.refinement import escalation
 from klover.refinement.refine import refine
 from klover.targets.target import Target, evaluate
@@ -63,20 +64,16 @@ class Choices:
 
 
 def boosted(
-    key: Key[jax.Array, ""], target: Target, settings: Settings, first: str, num_components: Int[AnyArray, ""] | int
+    key: Key[jax.Array, ""], target: Target, settings: Settings, start: str, num_components: Int[AnyArray, ""] | int
 ) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
     """Run the paper's algorithm for one target; return draws and log importance ratios.
 
     ``num_components`` may be traced, and smaller than that of the settings: two and three components are one program.
     """
-    key_first, key_rounds, key_draws = jax.random.split(key, 3)
-    state, _ = boost.init(key_first, target, settings, first)
-
-    def grow(number, state):
-        return boost.step(jax.random.fold_in(key_rounds, number), state, target, settings)[0]
-
-    if settings.num_components > 1:
-        state = jax.lax.fori_loop(1, num_components, grow, state)
+    key_start, key_rounds, key_draws = jax.random.split(key, 3)
+    state, info = rounds.init(key_start, target, settings, start)
+    if settings.max_components > 1:
+        state, _ = rounds.grow(key_rounds, state, info, target, settings, 1, num_components)
     return _draw(key_draws, target, state.mixture)
 
 
@@ -96,16 +93,16 @@ def boosted_by_chains(
     :math:`p/(q_{i-1}+\epsilon)`, with ε counted from the typical height of q. The Gaussian nearest to their draws in
     forward KL has their means and variances.
     """
-    key_first, key_rounds, key_draws = jax.random.split(key, 3)
+    key_start, key_rounds, key_draws = jax.random.split(key, 3)
     reverse = dataclasses.replace(settings, divergence="reverse")
-    state, _ = boost.init(key_first, target, reverse, "reverse")
+    state, _ = rounds.init(key_start, target, reverse, "reverse")
     mixture = state.mixture
-    for number in range(1, settings.num_components):
+    for number in range(1, settings.max_components):
         key_chains, key_weights = jax.random.split(jax.random.fold_in(key_rounds, number))
         x = _remainder_draws(key_chains, target, mixture)
         component = settings.family.components(x.mean(0)[None], x.var(0)[None])
         grown = mixture.append(component, -jnp.log(number + 1.0))
-        draws = sources.draw_defended(key_weights, target, grown, state.anchor, settings.num_draws)
+        draws = sources.draw_defended(key_weights, target, grown, state.anchor, settings.num_round_draws)
         log_weights, _ = forward_weights(
             grown.log_weights, grown.component_log_prob(draws.x), jnp.exp(normalise(draws.log_ratio)), "projected"
         )
@@ -130,18 +127,20 @@ def _remainder_draws(key: Key[jax.Array, ""], target: Target, mixture: Mixture) 
     return x.reshape(-1, x.shape[-1])
 
 
-SMOOTHED = {"num_components": 3, "log_epsilon": LOG_EPSILON}
-BOOSTED: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "rkl-vi": ("reverse", 1, {"divergence": "reverse", "num_components": 1}),
-    "rkl-vb2": ("reverse", 2, {"divergence": "reverse", **SMOOTHED}),
-    "rkl-vb3": ("reverse", 3, {"divergence": "reverse", **SMOOTHED}),
-    "fkl-vi": ("forward", 1, {"num_components": 1}),
+ONE = Settings(max_components=1, num_round_draws=NUM_ROUND_DRAWS)
+THREE = dataclasses.replace(ONE, max_components=3)
+SMOOTHED = dataclasses.replace(THREE, log_epsilon=LOG_EPSILON)
+BOOSTED = {
+    "rkl-vi": ("reverse", 1, dataclasses.replace(ONE, divergence="reverse")),
+    "rkl-vb2": ("reverse", 2, dataclasses.replace(SMOOTHED, divergence="reverse")),
+    "rkl-vb3": ("reverse", 3, dataclasses.replace(SMOOTHED, divergence="reverse")),
+    "fkl-vi": ("forward", 1, ONE),
     "fkl-vb2": ("reverse", 2, SMOOTHED),
     "fkl-vb3": ("reverse", 3, SMOOTHED),
-    "fkl-remainder": ("reverse", 3, {"approach": "remainder", **SMOOTHED}),
-    "fkl-hmc": ("reverse", 3, {"num_components": 3}),
+    "fkl-remainder": ("reverse", 3, dataclasses.replace(SMOOTHED, approach="remainder")),
+    "fkl-hmc": ("reverse", 3, THREE),
 }
-"""Methods with the paper's Adam and its grid: first component, number of components, choices of the settings."""
+"""Methods with the paper's Adam and its grid: first component, number of components, settings before any tuning."""
 
 METHODS = ("hmc", "hmc3", "nuts", *BOOSTED, "fkl-em", "refine")
 
@@ -149,7 +148,7 @@ METHODS = ("hmc", "hmc3", "nuts", *BOOSTED, "fkl-em", "refine")
 def settings_of(method: str, choices: Choices) -> Settings:
     """Return the settings of a method that has the paper's Adam."""
     tuned = {name: value for name, value in dataclasses.asdict(choices).items() if name != "step_size"}
-    return Settings.of(**BOOSTED[method][2], num_draws=NUM_ROUND_DRAWS, **tuned)
+    return dataclasses.replace(BOOSTED[method][2], **tuned)
 
 
 def solve(method: str, keys: Keys, problem: Problem, choices: Choices) -> tuple[Scores, Float[np.ndarray, " split"]]:
@@ -159,97 +158,70 @@ def solve(method: str, keys: Keys, problem: Problem, choices: Choices) -> tuple[
     """
     if method == "refine":
         return _refined_particles(keys, problem) if problem.table == "bnn" else _refined(keys, problem)
-    run = {"hmc": _hmc(1), "hmc3": _hmc(3), "nuts": _nuts, "fkl-em": _em}.get(method)
-    function = run(problem, choices) if run else _adam(method, settings_of(method, choices))
     num_components = jnp.asarray(BOOSTED[method][1] if method in BOOSTED else 0)
-    program = jax.jit(jax.vmap(function, in_axes=(0, 0, None)))
-    result, seconds = _timed(program, keys, problem.targets, num_components)
+    arguments = keys, problem.targets, num_components
+    program = jax.jit(jax.vmap(_fit(method, problem.table, choices), in_axes=(0, 0, None))).lower(*arguments)
+    result, seconds = _timed(program.compile(FAST_COMPILATION), *arguments)
     return _scores(problem, *result), np.full(len(problem), seconds / len(problem))
 
 
 def time_component(method: str, keys: Keys, problem: Problem, choices: Choices) -> float:
     """Seconds for the steps of Adam on one component of each split, started and compiled before; the best of some."""
-    first, settings = BOOSTED[method][0], settings_of(method, choices)
-    settings = dataclasses.replace(settings, divergence=first)
+    settings = dataclasses.replace(settings_of(method, choices), divergence=BOOSTED[method][0])
     start = jax.jit(jax.vmap(lambda key, target: newcomer.start_first(key, target, settings)))(keys, problem.targets)
     fit = jax.vmap(lambda key, target, begin: newcomer.fit_newcomer(key, target, None, begin, settings))
     program = jax.jit(fit).lower(keys, problem.targets, start).compile()
-    seconds = []
-    for _ in range(NUM_TIMINGS):
-        began = time.perf_counter()
-        jax.block_until_ready(program(keys, problem.targets, start))
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    return min(_timed(program, keys, problem.targets, start)[1] for _ in range(NUM_TIMINGS))
 
 
 def _timed(program: Any, *arguments) -> tuple[Any, float]:
-    compiled = program.lower(*arguments).compile(FAST_COMPILATION)
+    """Run a compiled program alone; return its result and its seconds."""
     with ALONE:
         began = time.perf_counter()
-        result = jax.block_until_ready(compiled(*arguments))
+        result = jax.block_until_ready(program(*arguments))
         return result, time.perf_counter() - began
 
 
 def _scores(problem: Problem, x: AnyArray, extra: AnyArray) -> Scores:
     """Score weighted draws by log ratios, or chains by their effective number of draws."""
     if extra.ndim == 2:
-        return score_weighted(problem.targets, problem.test, x, extra)
-    return {**score_equal(problem.targets, problem.test, x), "ess": extra}
+        return problem.score(x, extra)
+    return {**problem.score(x), "ess": extra}
 
 
-def _adam(method: str, settings: Settings) -> Callable:
+def _fit(method: str, table: str, choices: Choices) -> Callable:
+    """Return the method as a function of a key, a target and the number of components."""
+    # A neural network has more parameters than draws.
+    is_wide = table == "bnn"
+    if method == "nuts":
+        num_draws, num_warmup, max_num_doublings = (200, 300, 8) if is_wide else (1000, 500, 10)
+        options = {"num_warmup": num_warmup, "max_num_doublings": max_num_doublings}
+        return _chains(NUM_NUTS_CHAINS, lambda *where: chains.adapted(*where, num_draws, **options)[0])
+    if method in ("hmc", "hmc3"):
+        fixed = {"step_size": choices.step_size, "num_adapted": 0} if is_wide else {}
+        num_chains = 3 if method == "hmc3" else 1
+        return _chains(num_chains, lambda *where: chains.hamiltonian(*where, NUM_CHAIN_DRAWS, **fixed))
+    if method == "fkl-em":
+        covariance, placed = ("diagonal", "ascent") if is_wide else ("full", "gain")
+        settings = Settings(max_components=2, family=Family("student", covariance), fitter="em", newcomer=placed)
+        return lambda key, target, num: boosted(key, target, settings, "forward", settings.max_components)
+    settings = settings_of(method, choices)
     if method == "fkl-hmc":
         return lambda key, target, num: boosted_by_chains(key, target, settings)
     return lambda key, target, num: boosted(key, target, settings, BOOSTED[method][0], num)
 
 
-def _em(problem: Problem, choices: Choices) -> Callable:
-    """Student-t components by EM, of full covariance; a neural network has more parameters than draws: diagonal."""
-    is_wide = problem.table == "bnn"
-    settings = Settings.of(
-        fitter="em",
-        family="student-diagonal" if is_wide else "student",
-        newcomer="ascent" if is_wide else "gain",
-        num_components=2,
-    )
-    return lambda key, target, num: boosted(key, target, settings, "forward", settings.num_components)
+def _chains(num_chains: int, run: Callable) -> Callable:
+    """Return a function that runs chains of one target: all draws as one, and their effective number."""
 
-
-def _flat(run: Callable) -> Callable:
-    """Run chains of one target; return all draws as one, and their effective number."""
-
-    def together(keys, target):
-        key_start, key_run = jax.random.split(keys[0])
-        starts = jax.vmap(lambda key: chains.start(key, target))(jax.random.split(key_start, len(keys)))
-        x = jax.vmap(lambda key, position: run(key, target.log_prob, position))(
-            jax.random.split(key_run, len(keys)), starts
-        )
+    def together(key, target, num):
+        key_start, key_run = jax.random.split(jax.random.split(key, num_chains)[0])
+        starts = jax.vmap(lambda key: chains.start(key, target))(jax.random.split(key_start, num_chains))
+        keys = jax.random.split(key_run, num_chains)
+        x = jax.vmap(lambda key, position: run(key, target.log_prob, position))(keys, starts)
         return x.reshape(-1, x.shape[-1]), chains.effective_draws(x)
 
     return together
-
-
-def _hmc(num_chains: int) -> Callable:
-    def build(problem, choices):
-        fixed = {"step_size": choices.step_size, "num_adapted": 0} if problem.table == "bnn" else {}
-
-        def run(key, log_density, position):
-            return chains.hamiltonian(key, log_density, position, NUM_CHAIN_DRAWS, **fixed)
-
-        return lambda key, target, num: _flat(run)(jax.random.split(key, num_chains), target)
-
-    return build
-
-
-def _nuts(problem: Problem, choices: Choices) -> Callable:
-    is_wide = problem.table == "bnn"
-    options = {"num_warmup": 300 if is_wide else 500, "max_num_doublings": 8 if is_wide else 10}
-    num_draws = 200 if is_wide else 1000
-
-    def run(key, log_density, position):
-        return chains.no_u_turn(key, log_density, position, num_draws, **options)
-
-    return lambda key, target, num: _flat(run)(jax.random.split(key, NUM_NUTS_CHAINS), target)
 
 
 def _refined(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.ndarray, " split"]]:
@@ -285,7 +257,7 @@ def _refined_particles(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.n
         escalation.as_draws(problem.target(which), arrived, sweeps, which, pareto_k[which])
         for which in range(len(problem))
     ]
-    scores = score_equal(problem.targets, problem.test, jnp.stack([jnp.asarray(each.x) for each in draws]))
+    scores = problem.score(jnp.stack([jnp.asarray(each.x) for each in draws]))
     found = {
         "pareto_k": pareto_k,
         "ess": np.array([float(each.ess) for each in draws]),

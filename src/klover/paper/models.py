@@ -66,12 +66,7 @@ class _LeastSquares:
 def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Target:
     r"""Gaussian prior: :math:`w_i\sim\mathrm N(0,1/\alpha)`, :math:`\alpha\sim\mathrm{Gamma}(1,0.1)`; d = features + 3.
 
-    Parameters
-    ----------
-    split
-        Training data, standardised.
-    names
-        Names of the features, for tables.
+    ``names`` are those of the features, for tables.
     """
     data = _LeastSquares.of(split)
     num_weights = data.best.shape[0]
@@ -83,11 +78,7 @@ def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Tar
         return data.log_likelihood(weights, log_tau) + log_prior + hyper
 
     def constrain(position):
-        return {
-            "alpha": jnp.exp(position["log_alpha"]),
-            "tau": jnp.exp(position["log_tau"]),
-            "w": position["w"],
-        }
+        return {"alpha": jnp.exp(position["log_alpha"]), "tau": jnp.exp(position["log_tau"]), "w": position["w"]}
 
     example = {"w": jnp.zeros(num_weights), "log_alpha": 0.0, "log_tau": 0.0}
     return Target(logdensity, example, constrain=constrain, names=_names(("alpha", "tau"), names))
@@ -96,14 +87,8 @@ def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Tar
 def neural_network(split: Split, num_hidden: int | None = None) -> Target:
     r"""One hidden layer of ReLU units, :math:`y\sim\mathrm N(v^\top\mathrm{relu}(Ux+a)+b,1/\tau)`; prior as above.
 
-    All weights and biases are :math:`\mathrm N(0,1/\alpha)`; d = 50 (features + 2) + 3, 753 for Boston.
-
-    Parameters
-    ----------
-    split
-        Training data, standardised.
-    num_hidden
-        Number of hidden units, 50 if None.
+    All weights and biases are :math:`\mathrm N(0,1/\alpha)`; d = 50 (features + 2) + 3, 753 for Boston. There are
+    50 hidden units where ``num_hidden`` is None.
     """
     num_hidden = num_hidden or NUM_HIDDEN
     inputs, outputs = jnp.asarray(design(split.train_features)), jnp.asarray(split.train_target)
@@ -178,14 +163,7 @@ def predictive_log_density(
 def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None, prior_seed: int = 0) -> Target:
     r"""Heavy-tailed prior: :math:`w\sim\mathcal T_2(0,A^\top A)` with a fixed A, entries N(0, 1); d = features + 2.
 
-    Parameters
-    ----------
-    split
-        Training data, standardised.
-    names
-        Names of the features, for tables.
-    prior_seed
-        Seed of A.
+    ``names`` are those of the features, for tables; ``prior_seed`` is that of A.
     """
     data = _LeastSquares.of(split)
     num_weights = data.best.shape[0]

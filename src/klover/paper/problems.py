@@ -33,19 +33,7 @@ class Test:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """The posteriors of some splits of a data set, with one axis in front of every array.
-
-    Attributes
-    ----------
-    table
-        One of ``models.MODELS``.
-    dataset
-        One of ``datasets.DATASETS``.
-    splits
-        Numbers of the splits.
-    targets, test
-        Posteriors and test data.
-    """
+    """The posteriors and test data of some splits of a data set, with one axis in front of every array."""
 
     table: str
     dataset: str
@@ -61,25 +49,22 @@ class Problem:
         """Return one of the targets."""
         return jax.tree.map(lambda leaf: leaf[which], self.targets)
 
+    def score(
+        self, x: Float[AnyArray, "split draw dim"], log_ratio: Float[AnyArray, "split draw"] | None = None
+    ) -> Scores:
+        """Score draws of all splits; where ratios are given, with importance weights (plain, as in the paper) too."""
+        return _score(self.targets, self.test, x, log_ratio)
+
 
 def load(table: str, dataset: str, splits: tuple[int, ...], is_validation: bool = False) -> Problem:
-    """Build the problems of some splits.
+    """Build the problems of some splits; the paper's are 1 to 20.
 
-    Parameters
-    ----------
-    table, dataset
-        Names of the model and of the data set.
-    splits
-        Numbers of the splits; the paper's are 1 to 20.
-    is_validation
-        Split the training part once more: the test data of the problem are then a tenth of the training data, and the
-        real test data are not touched.
+    For validation the training part is split once more: the test data of the problem are then a tenth of the training
+    data, and the real test data are not touched.
     """
     check_choice("table", table, models.MODELS)
     whole = datasets.load(dataset)
-    parts = [datasets.split(whole, number) for number in splits]
-    if is_validation:
-        parts = [_inner(whole, number) for number in splits]
+    parts = [_inner(whole, number) if is_validation else datasets.split(whole, number) for number in splits]
     targets = [models.MODELS[table](part) for part in parts]
     tests = [Test(part.test_features, part.test_target, np.asarray(part.target_scale)) for part in parts]
     stack = lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves])  # noqa: E731
@@ -95,6 +80,27 @@ def _inner(whole: datasets.Dataset, number: int) -> datasets.Split:
     return datasets.split(inside, number)
 
 
+@jax.jit
+def _score(
+    targets: Target,
+    test: Test,
+    x: Float[AnyArray, "split draw dim"],
+    log_ratio: Float[AnyArray, "split draw"] | None,
+) -> Scores:
+    """Score one split after the other, to save memory."""
+
+    def score(arguments):
+        target, here, draws, ratio = arguments
+        log_density, num = _densities(target, here, draws), draws.shape[0]
+        found = _averages(log_density, jnp.full(num, -jnp.log(num), draws.dtype), "")
+        if ratio is None:
+            return found
+        found |= _averages(log_density, normalise(ratio), "_is")
+        return found | {"pareto_k": psis.pareto_k(ratio), "ess": effective_sample_size(ratio)}
+
+    return jax.lax.map(score, (targets, test, x, log_ratio))
+
+
 def _densities(target: Target, test: Test, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw row"]:
     def at(point):
         return models.predictive_log_density(target.unravel(point), test.features, test.outputs, test.scale)
@@ -102,43 +108,12 @@ def _densities(target: Target, test: Test, x: Float[AnyArray, "draw dim"]) -> Fl
     return jax.lax.map(at, x, batch_size=250)
 
 
-def _score(
-    log_density: Float[AnyArray, "draw row"], log_weight: Float[AnyArray, " draw"]
-) -> tuple[Float[AnyArray, ""], Float[AnyArray, ""]]:
+def _averages(
+    log_density: Float[AnyArray, "draw row"], log_weight: Float[AnyArray, " draw"], suffix: str
+) -> dict[str, Float[AnyArray, ""]]:
     """Log of mean, and mean of logs, averaged over test rows."""
-    log_of_mean = jnp.mean(jax.nn.logsumexp(log_density + log_weight[:, None], axis=0))
-    weight = jnp.exp(log_weight)
+    weight = jnp.exp(log_weight)[:, None]
     # A density of zero at a draw of weight zero counts nothing.
-    mean_of_logs = jnp.mean(jnp.sum(jnp.where(weight[:, None] > 0, weight[:, None] * log_density, 0.0), axis=0))
-    return log_of_mean, mean_of_logs
-
-
-@jax.jit
-def score_equal(targets: Target, test: Test, x: Float[AnyArray, "split draw dim"]) -> Scores:
-    """Scores of equally weighted draws; one split after the other, to save memory."""
-
-    def score(arguments):
-        target, here, draws = arguments
-        num = draws.shape[0]
-        return _score(_densities(target, here, draws), jnp.full(num, -jnp.log(num), draws.dtype))
-
-    log_of_mean, mean_of_logs = jax.lax.map(score, (targets, test, x))
-    return {"log_of_mean": log_of_mean, "mean_of_logs": mean_of_logs}
-
-
-@jax.jit
-def score_weighted(
-    targets: Target, test: Test, x: Float[AnyArray, "split draw dim"], log_ratio: Float[AnyArray, "split draw"]
-) -> Scores:
-    """Scores of draws without and with their importance weights (plain ones, as in the paper), k̂ and ESS."""
-
-    def score(arguments):
-        target, here, draws, ratio = arguments
-        num = draws.shape[0]
-        log_density = _densities(target, here, draws)
-        equal = _score(log_density, jnp.full(num, -jnp.log(num), draws.dtype))
-        weighted = _score(log_density, normalise(ratio))
-        return *equal, *weighted, psis.pareto_k(ratio), effective_sample_size(ratio)
-
-    names = ("log_of_mean", "mean_of_logs", "log_of_mean_is", "mean_of_logs_is", "pareto_k", "ess")
-    return dict(zip(names, jax.lax.map(score, (targets, test, x, log_ratio)), strict=True))
+    logs = jnp.sum(jnp.where(weight > 0, weight * log_density, 0.0), axis=0)
+    means = jax.nn.logsumexp(log_density + log_weight[:, None], axis=0)
+    return {f"log_of_mean{suffix}": jnp.mean(means), f"mean_of_logs{suffix}": jnp.mean(logs)}

@@ -11,6 +11,9 @@ from klover.targets.target import Target
 CAUCHY_LIMIT = 1000.0
 """KL(Cauchy‖Gaussian mixture) is infinite: the Cauchy density is cut here, and KL is integrated up to here."""
 
+NUM_NODES = 12
+"""Gauss-Hermite nodes in each coordinate of a mode."""
+
 TWO_MODE_LOCATIONS, TWO_MODE_SCALE = (-3.0, 3.0), 0.7
 
 TWENTY_MODE_SCALE = 0.1
@@ -71,6 +74,31 @@ def forward_kl_by_quadrature(
     inside = log_p > -np.inf
     integrand = np.where(inside, np.exp(log_p) * np.where(inside, log_p - log_q, 0.0), 0.0)
     return float(np.trapezoid(integrand, grid))
+
+
+def reverse_kl_by_quadrature(
+    target: Target, mixture: Mixture, lower: float, upper: float, num_points: int = 10_001
+) -> float:
+    """KL(q‖p) in one dimension by the trapezium rule, for a normalised p and a q that lies inside the interval."""
+    grid = np.linspace(lower, upper, num_points)
+    log_p = np.asarray(target.log_prob(grid[:, None]))
+    log_q = np.asarray(mixture.log_prob(grid[:, None]))
+    return float(np.trapezoid(np.exp(log_q) * (log_q - log_p), grid))
+
+
+def twenty_mode_forward_kl(mixture: Mixture) -> Float[AnyArray, ""]:
+    r"""KL(p‖q) for the twenty-mode mixture, exact up to quadrature.
+
+    The target is itself a mixture, so :math:`\mathrm E_p[g]=\frac1{20}\sum_m\mathrm E[g(\mu_m+\sigma z)]` with a
+    standard Gaussian z, and each term is a Gauss-Hermite sum in the two coordinates of z.
+    """
+    node, weight = np.polynomial.hermite_e.hermegauss(NUM_NODES)
+    z = np.stack(np.meshgrid(node, node), axis=-1).reshape(-1, 2)
+    share = np.outer(weight, weight).ravel() / weight.sum() ** 2
+    centres = np.asarray(TWENTY_MODE_LOCATIONS)
+    points = (centres[:, None] + TWENTY_MODE_SCALE * z).reshape(-1, 2)
+    log_residual = twenty_modes().log_prob(points) - mixture.log_prob(points)
+    return jnp.mean(log_residual.reshape(len(centres), -1) @ share)
 
 
 def twenty_mode_moments() -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:

@@ -64,9 +64,8 @@ def of(tuned: dict[str, Any], table: str, dataset: str, method: str) -> Choices:
 
 def save(path: Path, tuned: dict[str, Any]) -> None:
     """Write what has been tuned so far; a kill leaves either the old file or the new one."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(tuned, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    partial.replace(path)
+    text = json.dumps(tuned, indent=1, sort_keys=True) + "\n"
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def tune(key: jax.Array, table: str, dataset: str, method: str) -> dict[str, Any]:
@@ -97,21 +96,19 @@ def _validate(key: jax.Array, table: str, dataset: str, method: str, rung: Rung,
     problem = problems.load(table, dataset, rung.splits, is_validation=True)
     steps = Choices(num_steps=rung.num_steps, num_draws_per_step=rung.num_draws_per_step)
     settings = methods.settings_of(method, steps)
-    first, num_components, _ = methods.BOOSTED[method]
+    start, num_components, _ = methods.BOOSTED[method]
 
     def fit(key, target, point):
         chosen = dataclasses.replace(
             settings, learning_rate_location=point[0], learning_rate_scale=point[1], initial_scale=point[2]
         )
-        return methods.boosted(key, target, chosen, first, num_components)
+        return methods.boosted(key, target, chosen, start, num_components)
 
     over_points = jax.vmap(fit, in_axes=(None, None, 0))
     program = jax.jit(jax.vmap(over_points, in_axes=(0, 0, None)))
     x, log_ratio = program(jax.random.split(key, len(rung.splits)), problem.targets, jnp.asarray(points))
-    score = [
-        problems.score_weighted(problem.targets, problem.test, x[:, which], log_ratio[:, which])["log_of_mean_is"]
-        for which in range(len(points))
-    ]
+    each = range(len(points))
+    score = [problem.score(x[:, which], log_ratio[:, which])["log_of_mean_is"] for which in each]
     mean = np.mean(np.asarray(score), axis=1)
     return np.where(np.isfinite(mean), mean, -np.inf)
 

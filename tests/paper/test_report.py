@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from klover.paper import page
+from klover.paper import report
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -46,7 +46,7 @@ def write(folder, *rows):
 
 
 def parse(folder) -> Page:
-    path = page.report(folder)
+    path = report.write(folder)
     assert path == folder / "report.html"
     parsed = Page(path.read_text(encoding="utf-8"))
     assert not parsed.open
@@ -121,21 +121,21 @@ def test_damaged_words_of_a_figure_are_named(tmp_path, words):
     (tmp_path / "figures" / "modes.png").write_bytes(PIXEL)
     (tmp_path / "figures" / "modes.json").write_text(words)
     with pytest.raises(ValueError, match=r"modes\.json is no JSON object with a caption"):
-        page.report(tmp_path)
+        report.write(tmp_path)
     assert not (tmp_path / "report.html").exists()
 
 
 def test_empty_folder_names_the_commands(tmp_path):
     texts = parse(tmp_path).texts
-    commands = {name: command.format(folder=tmp_path) for name, command in page.COMMANDS.items()}
+    commands = {name: command.format(folder=tmp_path) for name, command in report.COMMANDS.items()}
     assert commands["tables"] in texts
     assert commands["figures"] in texts
     assert "\n".join(commands.values()) in texts
 
 
 def test_missing_folder_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"nowhere.*run the experiments first"):
-        page.report(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"nowhere.*Run the experiments first"):
+        report.write(tmp_path / "nowhere")
 
 
 def test_page_is_replaced_whole(tmp_path):
@@ -147,7 +147,7 @@ def test_page_is_replaced_whole(tmp_path):
 
 def test_page_suits_dark_screens_and_narrow_ones(tmp_path):
     write(tmp_path, CLOCK | {"device": "cpu"})
-    page.report(tmp_path)
+    report.write(tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "prefers-color-scheme: dark" in text
     assert 'name="viewport" content="width=device-width' in text

@@ -1,11 +1,11 @@
-"""The tables and figures of the paper as one page, which asks nothing of the network and so can be sent or kept."""
+"""The tables and figures of the paper as one self-contained HTML page."""
 
 import json
 import shlex
 from pathlib import Path
 
-from klover.paper.grids import Grid, Table
-from klover.paper.tables import TITLES, build, read
+from klover.paper.measurements import read
+from klover.paper.tables import TITLES, Grid, Table, build
 from klover.results import html
 
 COMMANDS = {
@@ -16,18 +16,13 @@ COMMANDS = {
 """What makes the lines of measurements, the figures and the page; ``{folder}`` stands for where they go."""
 
 
-def report(folder: Path) -> Path:
-    """Write ``report.html`` in a folder, from its ``results.jsonl`` and its ``figures``, and return where it is.
+def write(folder: Path) -> Path:
+    """Write ``report.html`` in a folder, from its ``results.jsonl`` and its ``figures``, and return its path.
 
     Each figure is a file ``figures/NAME.png``; ``figures/NAME.json`` holds its ``caption``.
-
-    Parameters
-    ----------
-    folder
-        Where the experiments were written to.
     """
     if not folder.is_dir():
-        raise ValueError(f"folder is {str(folder)!r}, which is no folder: run the experiments first.")
+        raise ValueError(f"folder must be a folder of results, got {str(folder)!r}. Run the experiments first.")
     results = folder / "results.jsonl"
     rows = read(results) if results.exists() else []
     tables = [table for name in TITLES if (table := build(name, rows)).grids]
@@ -35,10 +30,8 @@ def report(folder: Path) -> Path:
     figures = sorted((folder / "figures").glob("*.png"))
     sections = {table.name: (TITLES[table.name], _table(table)) for table in tables}
     if not tables:
-        sections["tables"] = (
-            "Tables",
-            f"<p>No measurements yet. This makes them:</p>{html.code([commands['tables']])}",
-        )
+        words = f"<p>No measurements yet. This makes them:</p>{html.code([commands['tables']])}"
+        sections["tables"] = ("Tables", words)
     sections["figures"] = ("Figures", _figures(figures, commands["figures"]))
     sections["commands"] = ("Commands", f"<p>This page is made by:</p>{html.code(commands.values())}")
     body = f'<p class="soft">{html.escape(_provenance(rows))}</p>{html.sections(sections)}'
@@ -75,5 +68,5 @@ def _figure(path: Path) -> str:
         try:
             caption = json.loads(words.read_bytes())["caption"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{words} is no JSON object with a caption ({error}): make the figure again.") from error
+            raise ValueError(f"{words} is no JSON object with a caption ({error}). Make the figure again.") from error
     return html.figure(path, caption)
