@@ -98,6 +98,7 @@ def test_batched_equals_looped_over_keys_and_data():
             np.testing.assert_allclose(leaf[index], expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_kl_falls_at_least_as_fast_as_one_over_k(getkey):
     # Six unequal Gaussians on the line: a target in the convex hull of the family, by greedy newcomers alone.
     locations = jnp.array([-6.0, -3.0, -1.0, 1.0, 4.0, 7.0])[:, None]
