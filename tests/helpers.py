@@ -11,7 +11,12 @@ import pytest
 from scipy import stats
 
 from klover import Target
+from klover.importance.draws import WeightedDraws
+from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full, LowRank
+from klover.targets.evaluator import Evaluator
+from klover.verdict.checks import Case
+from klover.verdict.judge import Verdict, judge
 
 
 def needs(*libraries: str) -> pytest.MarkDecorator:
@@ -147,3 +152,9 @@ def two_gaussians(offset=2.0):
         return jax.nn.logsumexp(jnp.log(jnp.array([0.7, 0.3])) - 0.5 * distance) - jnp.log(2 * jnp.pi)
 
     return logdensity
+
+
+def judged(draws: WeightedDraws, mixture: Mixture) -> Verdict:
+    """Judge draws of a mixture about whose making nothing is known."""
+    on_host = jax.tree.map(lambda leaf: np.asarray(leaf, float), mixture)
+    return judge(Case(draws, on_host, on_host, Evaluator(draws.target), np.random.default_rng(0)))

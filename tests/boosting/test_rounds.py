@@ -11,7 +11,6 @@ from klover.boosting import rounds
 from klover.boosting.settings import Settings
 from klover.importance.draws import weigh
 from klover.paper import simulations
-from klover.verdict.judge import judge
 
 EM = {"fitter": "em", "newcomer": "gain", "weights": "newton", "draws": "current", "num_steps": 10}
 QUICK_ADAM = {"num_steps": 60, "num_round_draws": 300, "num_draws_per_step": 40}
@@ -61,7 +60,7 @@ def test_a_constant_in_log_p_moves_the_evidence_and_nothing_else(name, getkey):
             np.testing.assert_allclose(leaf[used], expected[used], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(draws.x, reference[3].x, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(draws.log_weight, reference[3].log_weight, rtol=1e-4, atol=1e-4)
-        assert judge(draws).status is judge(reference[3]).status
+        np.testing.assert_allclose(draws.pareto_k, reference[3].pareto_k, atol=1e-3)
         for shifted, plain in ((first_info, reference[1]), (info, reference[2])):
             assert shifted.log_evidence - plain.log_evidence == pytest.approx(shift, rel=1e-6)
             for field in ("forward_kl", "ess_share", "pareto_k", "gamma", "kkt_gap"):

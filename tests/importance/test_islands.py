@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from klover import Target
+from helpers import judged
+from klover import Family, Mixture, Target
 from klover.importance.islands import ParticleDraws
-from klover.verdict.judge import judge_particles
 from klover.verdict.status import Status
 
 DIM, SIZE = 3, 500
+NORMAL = Mixture.of(Family("normal").components(np.zeros((1, DIM)), np.ones((1, DIM))))
 
 
 def particles(log_evidence, x=None, drift=0.0):
@@ -68,7 +69,7 @@ def test_effective_draws_of_independent_particles_and_of_islands_that_disagree()
     ],
 )
 def test_verdict_follows_the_islands_and_the_drift(log_evidence, drift, status):
-    verdict = judge_particles(particles(log_evidence, drift=drift))
+    verdict = judged(particles(log_evidence, drift=drift), NORMAL)
     assert verdict.status is status
     assert verdict.trusted == (status is Status.PARTICLES)
     assert "importance sampling cannot work here (k̂ = 2.00)" in verdict.reason
@@ -76,4 +77,4 @@ def test_verdict_follows_the_islands_and_the_drift(log_evidence, drift, status):
 
 def test_few_effective_particles_are_not_trusted():
     apart = np.random.default_rng(0).normal(size=(4 * SIZE, DIM)) + 5 * np.repeat(np.arange(4), SIZE)[:, None]
-    assert judge_particles(particles(np.zeros(4), apart)).status is Status.UNCONVERGED_PARTICLES
+    assert judged(particles(np.zeros(4), apart), NORMAL).status is Status.UNCONVERGED_PARTICLES

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import klover
-from helpers import gaussian, linear_regression
+from helpers import gaussian, judged, linear_regression
 from klover.importance import psis
 from klover.targets.model_info import ModelInfo
-from klover.verdict.judge import judge
+from klover.verdict.judge import Verdict
 from klover.verdict.status import Status
 
 
@@ -22,7 +22,7 @@ def make_fit(known, num_draws=2000, seed=0):
     log_weight, pareto_k = psis.smooth(log_p - log_q)
     none = np.asarray(0)
     draws = klover.WeightedDraws(x, log_p, log_q, log_weight, pareto_k, none, none, target)
-    return klover.Fit(target, mixture, draws, {}, judge(draws))
+    return klover.Fit(target, mixture, draws, {}, judged(draws, mixture))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,8 @@ def test_errors_of_differences_are_calibrated():
 
 
 def test_refused_fits_are_not_compared(fits):
-    doubtful = dataclasses.replace(fits["two"], verdict=judge(fits["two"].draws, Status.UNCOVERED_MODE, mode="at 3"))
+    verdict = Verdict(False, "the target has a mode, at 3.", "Look there.", Status.UNCOVERED_MODE)
+    doubtful = dataclasses.replace(fits["two"], verdict=verdict)
     with pytest.raises(ValueError, match=r"fits\['b'\] is refused.*has a mode, at 3.*Or leave this model out"):
         klover.compare({"a": fits["three"], "b": doubtful})
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import klover
+from helpers import judged
 from klover.base import optional
 from klover.importance import psis
 from klover.results import datatree
 from klover.targets.model_info import ModelInfo
-from klover.verdict.judge import judge
 
 az = pytest.importorskip("arviz")
 xarray = pytest.importorskip("xarray")
@@ -61,7 +61,7 @@ def fit_around(target, scale=(0.15, 0.35, 0.35, 0.35), num_draws=3000):
     log_weight, pareto_k = psis.smooth(log_p - log_q)
     none = np.asarray(0)
     draws = klover.WeightedDraws(x, log_p, log_q, log_weight, pareto_k, none, none, target)
-    return klover.Fit(target, mixture, draws, {}, judge(draws), settings={"function": "none", "key": [0, 1]})
+    return klover.Fit(target, mixture, draws, {}, judged(draws, mixture), settings={"function": "none", "key": [0, 1]})
 
 
 @pytest.fixture(scope="module")

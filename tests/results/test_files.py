@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import klover
+from helpers import judged
 from klover.importance.islands import ParticleDraws
 from klover.results.files import settings_of
 from klover.targets.model_info import ModelInfo
-from klover.verdict.judge import judge_particles
 
 FRONT_END = ModelInfo("language", {"b": ("side",)}, {"side": ["l", "r"]}, {"y": np.arange(3)}, ("b",), lambda p: p)
 
@@ -49,7 +49,7 @@ def particles(refined):
     draws = ParticleDraws(
         x, log_p, log_p, uniform, np.asarray(2.0), none, none, make_target(), islands, np.asarray(0.5)
     )
-    return klover.Fit(draws.target, refined.mixture, draws, {}, judge_particles(draws))
+    return klover.Fit(draws.target, refined.mixture, draws, {}, judged(draws, refined.mixture))
 
 
 @pytest.fixture(params=["refined", "boosted", "particles"])

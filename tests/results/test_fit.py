@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import compilations, linear_regression
+from helpers import compilations, judged, linear_regression
 from klover.importance import psis
 from klover.importance.draws import sample_importance, weigh
 from klover.mixtures.components import Family
@@ -16,7 +16,6 @@ from klover.mixtures.mixture import Mixture
 from klover.results.fit import Fit, load
 from klover.results.summary import weighted_quantile
 from klover.targets.target import Target
-from klover.verdict.judge import judge
 
 COLUMNS = ["mean", "sd", "5%", "95%", "mcse", "ess", "pareto_k"]
 
@@ -25,7 +24,7 @@ def make_fit(target: Target, mean, covariance, num_draws: int = 3000) -> Fit:
     components = Family("student", df=5.0).components(jnp.asarray(mean)[None], jnp.asarray(covariance)[None])
     mixture = Mixture.of(components).with_capacity(2)
     draws = sample_importance(jax.random.key(0), target, mixture, num_draws)
-    return Fit(target, mixture, draws, {}, judge(draws))
+    return Fit(target, mixture, draws, {}, judged(draws, mixture))
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +143,7 @@ def rates():
     spread = np.array([[0.1, 1.2, 1.2]])
     mixture = Mixture.of(Family("normal").components(np.array([[0.5, 0.0, 0.0]]), spread))
     draws = sample_importance(0, target, mixture, 4000)
-    return Fit(target, mixture, draws, {}, judge(draws))
+    return Fit(target, mixture, draws, {}, judged(draws, mixture))
 
 
 def test_posterior_draws_are_named_and_constrained(rates):
@@ -192,7 +191,7 @@ def standard_normal_fit(target: Target, num_draws: int = 100) -> Fit:
     mixture = Mixture.of(Family("normal").components(np.zeros((1, target.dim)), np.ones((1, target.dim))))
     x = np.random.default_rng(0).normal(size=(num_draws, target.dim))
     draws = weigh(target, x, mixture.log_prob(x))
-    return Fit(target, mixture, draws, {}, judge(draws))
+    return Fit(target, mixture, draws, {}, judged(draws, mixture))
 
 
 def test_long_tables_are_cut():

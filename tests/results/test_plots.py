@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 import klover
-from helpers import gaussian, gaussian_mixture
+from helpers import gaussian, gaussian_mixture, judged
 from klover.importance.islands import ParticleDraws
 from klover.results import plots, report
-from klover.verdict.judge import judge
 
 plt = pytest.importorskip("matplotlib.pyplot")
 
@@ -86,7 +85,7 @@ def test_ellipses_hold_half_of_their_component(axes):
     log_q, target = mixture.log_prob(x), gaussian(2).target
     weight, nothing = np.full(len(x), -np.log(len(x))), np.asarray(0)
     draws = klover.WeightedDraws(x, log_q, log_q, weight, np.asarray(0.0), nothing, nothing, target)
-    fit = klover.Fit(target, mixture, draws, {}, judge(draws))
+    fit = klover.Fit(target, mixture, draws, {}, judged(draws, mixture))
     plots.plot_pair(axes, fit, 0, 1)
     (ellipse,) = axes.patches
     # A patch's path is the unit circle before its transform, and points go the same way back.
