@@ -93,7 +93,9 @@ class Rounds:
     draws_growth: float = number(1.5, "factor", "by which rounds grow", "guess")
     most_draws: int = number(8192, "draws", "of a round; as many final draws at the least", "measured: speed")
     most_rounds: int = number(24, "rounds", "after which the work is called unfinished", "guess")
-    fitted_draws: int = number(4096, "draws", "that are fitted to at the least; a comb leaves out the rest", "speed")
+    fitted_draws: int = number(
+        4096, "draws", "that are fitted to at the least; a comb leaves out the rest", "measured: speed"
+    )
     fitted_per_parameter: int = number(16, "draws", "that are fitted to, for each parameter of a component", "guess")
     begun_ess: float = number(0.1, "share", "of effective draws from which on plain weights are fitted to", "guess")
     begun_pool: float = number(2.0, "draws", "the same, of the whole pool", "guess")
@@ -155,7 +157,9 @@ class Answer:
     largest_width: float = number(1e10, "units", "to which a proper posterior may spread", "guess")
     largest_drift: float = number(3.0, "errors", "by which particles of the answer may still move", "habit")
     unstable_errors: float = number(5.0, "errors", "between the evidences of the last round and the answer", "habit")
-    unstable_difference: float = number(0.05, "nats", "that such a difference must have", "the definition of wrong")
+    unstable_difference: float = number(
+        0.05, "nats", "that such a difference must have", "theory: the definition of wrong"
+    )
     search_inflation: float = number(3.0, "sds", "from which the last climbs begin", "guess")
     smallest_mode: float = number(1e-3, "mass", "of a missed mode, by Laplace, that is worth a refusal", "guess")
     far: float = number(6.0, "sds", "from all particles at which a top is none of theirs", "guess")

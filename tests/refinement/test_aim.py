@@ -13,7 +13,7 @@ from klover.refinement.aim import aim
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, State
 from klover.targets.evaluator import Evaluator
-from klover.tuning import Aim, Tuning
+from klover.tuning import Rounds, Tuning
 
 DIM = 2
 LIMIT = 3.0
@@ -67,18 +67,12 @@ def test_the_other_half_is_drawn_where_the_integrand_varies():
     assert error < 0.3 * before.std() / np.sqrt(len(plain))
 
 
-def test_the_rounds_cost_what_the_tuning_says():
-    for num_rounds, num_draws in ((1, 512), (3, 256)):
-        tuning = Tuning(aim=Aim(num_rounds=num_rounds, num_draws=num_draws))
-        context, state, proposal = prepared(tuning=tuning)
-        before = context.evaluator.num_evaluations
-        aim(context, state, proposal, rare)
-        assert context.evaluator.num_evaluations - before == num_rounds * num_draws
-
-
-def test_the_share_is_that_of_the_tuning():
-    context, state, proposal = prepared(tuning=Tuning(aim=Aim(share=0.2, num_draws=256)))
-    assert aim(context, state, proposal, rare).weights[0] == pytest.approx(0.8)
+def test_both_rounds_cost_as_many_draws_as_a_fit_takes():
+    context, state, proposal = prepared(tuning=Tuning(rounds=Rounds(fitted_draws=256)))
+    before = context.evaluator.num_evaluations
+    aimed = aim(context, state, proposal, rare)
+    assert context.evaluator.num_evaluations - before == 2 * 256
+    assert aimed.weights[: len(proposal.weights)].sum() == pytest.approx(0.5)
 
 
 def test_an_integrand_that_does_not_vary_leaves_the_proposal_as_it_is():

@@ -112,7 +112,7 @@ def test_modes_begin_with_their_evidence_but_none_with_next_to_nothing(small, ex
 def test_a_search_without_end_makes_a_target_hard():
     # A top in every unit of length: sixteen starts find as many.
     target = Target(lambda x: 5 * jnp.cos(2 * jnp.pi * x[0]) - 1e-4 * x[0] ** 2, jnp.zeros(1), box=([-50.0], [50.0]))
-    tuning = Tuning(search=Search(most_starts=32))
+    tuning = Tuning(search=Search(most_modes=16))
     assert from_target(make_context(target, tuning=tuning)).was_hard
     assert not from_target(make_context(quadratic())).was_hard
 

@@ -74,18 +74,17 @@ def find_modes(generator: np.random.Generator, evaluator: Evaluator, region: Reg
     dim = evaluator.target.dim
     is_full = dim <= tuning.full_dim
     modes, most = Modes.none(dim, is_full), tuning.most_modes if is_full else MOST_LARGE_MODES
-    while True:
+    for _ in range(tuning.most_modes):
         starts = region.draw_starts(generator, tuning.num_starts)
         tops, values = climb_target(evaluator, starts)
-        for place in np.argsort(-values):
+        # To a digit that rounding does not reach: a constant in log p must not choose who stands for a mode.
+        heights = np.round(values - values.max(), 6) if np.isfinite(values).any() else values
+        for place in np.argsort(-heights, kind="stable"):
             if np.isfinite(values[place]):
                 modes = _with_top(evaluator, region, modes, tops[place], float(values[place]), most, tuning)
-        if (
-            modes.is_settled(tuning)
-            or modes.count.sum() >= tuning.num_starts * tuning.most_modes
-            or len(modes.count) == most
-        ):
-            return modes
+        if modes.is_settled(tuning) or len(modes.count) == most:
+            break
+    return modes
 
 
 def climb_target(
