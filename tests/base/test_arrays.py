@@ -95,14 +95,7 @@ def test_iterate_ends_when_it_is_finished_or_out_of_steps(xp, limit, last):
     assert arrays.namespace(result) is xp
 
 
-@pytest.mark.parametrize(
-    "xp",
-    [
-        pytest.param(np, marks=pytest.mark.xfail(reason="the Python loop asks after a step, the compiled one before")),
-        jnp,
-    ],
-    ids=["numpy", "jax"],
-)
+@BOTH
 def test_what_is_finished_takes_no_step(xp):
     assert float(arrays.iterate(lambda x: 2 * x, xp.asarray(1.0), 5, lambda x: x >= 1)) == 1.0
 

@@ -127,7 +127,6 @@ def test_inflated_components_are_wider_with_tails_as_heavy_as_asked(family, df):
     np.testing.assert_array_equal(after.log_weights, before.log_weights)
 
 
-@pytest.mark.xfail(reason="degrees of freedom that are asked for are written into Normal components too")
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_copies_of_normals_keep_their_infinite_degrees_of_freedom(covariance):
     before = make_mixture(FAMILIES[f"normal-{covariance}"])

@@ -353,6 +353,5 @@ def test_where_matrices_end_descending_ends():
     assert [decide(POOR, state, dim, tuning).look for dim in (3, 4)] == [Look.DESCEND, Look.NONE]
 
 
-@pytest.mark.xfail(reason="a round without a draw in the support leaves every stage but begin as it is")
 def test_particles_descend_once():
     assert decide(measure(0.0), make_state(DESCEND, was_hard=True), 2, TUNING).stage is EXPLORE

@@ -300,7 +300,6 @@ def test_single_precision_stays_single_and_ends_near_the_top():
     assert np.all(np.asarray(hill.many(np.asarray(x, float))[0]) > -1e-3)
 
 
-@pytest.mark.xfail(reason="all calls but the first are made in exact_products(), a setting that programs depend on")
 def test_a_climb_on_the_host_calls_the_function_with_the_settings_of_its_caller():
     seen = []
 

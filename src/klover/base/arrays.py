@@ -127,9 +127,9 @@ def iterate(
     """Apply ``step`` ``num_steps`` times, or until it is finished: a compiled loop on JAX arrays, else a Python one."""
     if namespace(*jax.tree.leaves(carry)) is np:
         for _ in range(num_steps):
-            carry = step(carry)
             if is_finished is not None and is_finished(carry):
                 break
+            carry = step(carry)
         return carry
     if is_finished is None:
         return jax.lax.fori_loop(0, num_steps, lambda _, value: step(value), carry)

@@ -35,9 +35,14 @@ def take(mixture: Mixture, index: Int[AnyArray, " chosen"]) -> Mixture:
 
 def inflate(mixture: Mixture, factor: float, df: float = np.inf) -> Mixture:
     """Return wider copies of all components, with tails at least as heavy as asked."""
-    xp, components = namespace(mixture.log_weights), mixture.components
-    wide = dataclasses.replace(components, spread=components.spread.inflated(factor), df=xp.minimum(components.df, df))
+    components = mixture.components
+    wide = dataclasses.replace(components, spread=components.spread.inflated(factor), df=_at_most(components, df))
     return Mixture(wide, mixture.log_weights)
+
+
+def _at_most(components: Components, df: float) -> Float[AnyArray, " component"]:
+    """Return degrees of freedom that are no larger than asked; those of Normals stay infinite."""
+    return namespace(components.df).minimum(components.df, df) if components.tail == "student" else components.df
 
 
 def defensive_inflation(dim: int) -> float:
@@ -60,7 +65,7 @@ def stretch(mixture: Mixture, factor: float, df: float) -> Mixture:
     values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
     axis = scale * np.sqrt((factor**2 - 1) * values[:, -1:]) * vectors[:, :, -1]
     spread = Full(cholesky(covariance + axis[:, :, None] * axis[:, None, :]))
-    long = dataclasses.replace(components, spread=spread, df=np.minimum(components.df, df))
+    long = dataclasses.replace(components, spread=spread, df=_at_most(components, df))
     log_weights = FLATTENING * mixture.log_weights
     return Mixture(long, log_weights - logsumexp(log_weights))
 

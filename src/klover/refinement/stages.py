@@ -104,7 +104,7 @@ def conclude(
 def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, tuning: Tuning) -> Stage:
     """Go on from a stage that has served its purpose."""
     stage, rounds = state.stage, tuning.rounds
-    if measured.ess_share == 0:
+    if measured.ess_share == 0 and stage is not Stage.DESCEND:
         return Stage.POOL if stage is Stage.BEGIN else stage
     enough = num_parameters(dim)
     is_begun = measured.ess_share >= rounds.begun_ess or measured.pool_ess >= rounds.begun_pool * enough

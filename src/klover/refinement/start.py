@@ -115,7 +115,7 @@ def _from_draws(context: Context, start: Any) -> Mixture:
         )
     sample = Sample(x, weight, log_p=log_p).where(inside)
     location, covariance = moments(sample.x, sample.weight)
-    constant = np.flatnonzero(~(np.diagonal(covariance) > 0))
+    constant = np.flatnonzero(np.ptp(np.asarray(sample.x), axis=0) == 0)
     if len(constant):
         raise ValueError(
             f"start must hold draws that vary, got {context.evaluator.target.coordinate_name(int(constant[0]))} the "

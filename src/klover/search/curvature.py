@@ -81,7 +81,8 @@ def log_volume(
     found = precision(evaluator, top)
     if len(top) > tuning.full_dim:
         found = np.diag(np.diagonal(found))
-    scale, values, _ = scaled_eigen(found, 1 / ceiling)
+    # The ceiling's own precision is added, which a curved direction does not feel, and a flat one is bounded by.
+    scale, values, _ = scaled_eigen(found + np.diag(1 / ceiling), 1 / ceiling)
     return float(0.5 * np.sum(np.log(2 * np.pi / values)) - np.sum(np.log(scale)))
 
 
