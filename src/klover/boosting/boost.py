@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -129,7 +130,8 @@ def boost(
     >>> round(fit.log_evidence, 1)  # the exact value is log 2π = 1.84
     1.8
     """
-    options = locals() | {"family": Family.parse(family)}
+    # Each field of the record is an argument of the same name and default.
+    options: dict[str, Any] = locals() | {"family": Family.parse(family)}
     settings = Settings(**{field.name: options[field.name] for field in dataclasses.fields(Settings)})
     key = as_key(key)
     if not isinstance(target, Target):

@@ -71,7 +71,7 @@ def truncate(log_ratio: LogRatio) -> LogRatio:
     return xp.minimum(log_ratio, limit)
 
 
-def temper(log_ratio: Float[np.ndarray, " draw"], fewest: float) -> Float[np.ndarray, " draw"]:
+def temper(log_ratio: Float[np.ndarray, " draw"], fewest: float | int) -> Float[np.ndarray, " draw"]:
     r"""Normalised log-weights :math:`\beta\log r`, with the largest β ≤ 1 that leaves ``fewest`` effective draws.
 
     No more than half of the draws in the support is ever asked for. On the host.

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.paper import methods, problems
+from klover.paper.measurements import write_whole
 from klover.paper.methods import Choices
 
 RATES = (0.0001, 0.001, 0.01, 0.1)
