@@ -238,10 +238,10 @@ def test_bad_starts_are_refused(getkey):
 
 def test_a_fit_is_a_start(getkey):
     target = klover.Target(two_gaussians(), jnp.zeros(2))
-    options = EM | {"family": "normal", "num_round_draws": 500, "num_draws": 1000}
+    options = EM | {"family": "normal", "update": "all", "num_round_draws": 1000, "num_draws": 1000}
     first = klover.boost(0, target, "forward", max_components=1, **options)
     grown = klover.boost(getkey(), target, first, max_components=2, **options)
     np.testing.assert_array_equal(grown.history["num_components"], [1, 2])
-    # KL is measured with 500 draws in each round: one Gaussian on two misses by far more than they do.
-    assert grown.history["forward_kl"][1] < 0.5 * first.history["forward_kl"][0]
+    # One Gaussian misses two; two Gaussians meet them up to what 1000 draws leave open.
+    assert grown.history["forward_kl"][1] < 0.1 * first.history["forward_kl"][0]
     assert grown.settings["start"] == "Fit"

@@ -8,9 +8,8 @@ import pytest
 
 import klover
 from helpers import needs
-from klover.boosting.boost import BoostState
 from klover.boosting.settings import Settings
-from klover.boosting.sources import Draws
+from klover.boosting.sources import BoostState, Draws
 from klover.paper import figure_data, figures, simulations
 
 pytestmark = needs("matplotlib")

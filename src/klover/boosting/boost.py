@@ -132,6 +132,7 @@ def boost(
     >>> round(fit.log_evidence, 1)  # the exact value is log 2π = 1.84
     1.8
     """
+    # Each field of the record is an argument of the same name and default.
     options: dict[str, Any] = locals() | {"family": Family.parse(family)}
     settings = Settings(**{field.name: options[field.name] for field in dataclasses.fields(Settings)})
     key, target = as_key(key), as_target(target)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from klover.base.shapes import AnyArray, Float, Key
-from klover.fitting.adam import Rate
+from klover.fitting.adam import Rate, minimise
 from klover.importance import resampling
 from klover.importance.ratios import normalise
 from klover.mixtures.components import Components, Family
@@ -47,8 +47,6 @@ def ascent(
     num_steps: int = ASCENT_STEPS,
 ) -> Float[AnyArray, " dim"]:
     """Climb by Adam, one point and one gradient a step; steps that are not finite are not taken."""
-    from klover.fitting.adam import minimise
-
     params, _ = minimise(
         jax.random.key(0),
         lambda _, now: -log_density(now["x"]),

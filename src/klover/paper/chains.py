@@ -92,7 +92,7 @@ def adapted(
     *,
     algorithm: str = "nuts",
     num_warmup: int = NUM_BURN_IN,
-    budget: float = math.inf,
+    budget: float | int = math.inf,
     **options: Any,
 ) -> tuple[Float[AnyArray, "draw dim"], Int[AnyArray, " draw"], Int[AnyArray, ""]]:
     """Run NUTS or HMC, with Stan's windows to adapt the step size and the diagonal masses.

@@ -42,7 +42,7 @@ NUM_REMAINDER_DRAWS = 20
 LOG_EPSILON = -10.0
 """log ε of the paper's smoothed residual; without it the search for a newcomer runs away into the tails of p/q."""
 
-FAST_COMPILATION = {"xla_backend_optimization_level": 1}
+FAST_COMPILATION: dict[str, Any] = {"xla_backend_optimization_level": 1}
 """Half the time to compile on a CPU; what is compiled runs as fast."""
 
 ALONE = threading.Lock()
@@ -195,16 +195,12 @@ def _fit(method: str, table: str, choices: Choices) -> Callable:
     is_wide = table == "bnn"
     if method == "nuts":
         num_draws, num_warmup, max_num_doublings = (200, 300, 8) if is_wide else (1000, 500, 10)
-        options = {"num_warmup": num_warmup, "max_num_doublings": max_num_doublings}
-        return _chains(
-            NUM_NUTS_CHAINS, lambda key, density, x: chains.adapted(key, density, x, num_draws, **options)[0]
-        )
+        options: dict[str, Any] = {"num_warmup": num_warmup, "max_num_doublings": max_num_doublings}
+        return _chains(NUM_NUTS_CHAINS, lambda key, log_p, x: chains.adapted(key, log_p, x, num_draws, **options)[0])
     if method in ("hmc", "hmc3"):
         fixed = {"step_size": choices.step_size, "num_adapted": 0} if is_wide else {}
         num_chains = 3 if method == "hmc3" else 1
-        return _chains(
-            num_chains, lambda key, density, x: chains.hamiltonian(key, density, x, NUM_CHAIN_DRAWS, **fixed)
-        )
+        return _chains(num_chains, lambda key, log_p, x: chains.hamiltonian(key, log_p, x, NUM_CHAIN_DRAWS, **fixed))
     if method == "fkl-em":
         covariance, placed = ("diagonal", "ascent") if is_wide else ("full", "gain")
         settings = Settings(max_components=2, family=Family("student", covariance), fitter="em", newcomer=placed)

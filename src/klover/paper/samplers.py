@@ -37,7 +37,7 @@ NUM_STEPS = 4000
 """Steps of Adam for a component, of 25 draws, the fewest the paper tried; in 1000 steps an sd does not grow to 3."""
 FEW_COMPONENTS, MANY_COMPONENTS = 3, 25
 NORMAL = Family("normal")
-ADAM = Settings(max_components=FEW_COMPONENTS, num_steps=NUM_STEPS, num_draws_per_step=BUDGET // NUM_STEPS)
+ADAM = Settings(num_steps=NUM_STEPS, num_draws_per_step=BUDGET // NUM_STEPS)
 ONE_REVERSE = dataclasses.replace(ADAM, max_components=1, divergence="reverse")
 """The first component; one compiled program serves all methods that begin with it."""
 EM = Settings(
@@ -53,6 +53,8 @@ EM = Settings(
 
 Answer = tuple[Float[np.ndarray, "draw dim"], Float[np.ndarray, " draw"], int | None]
 """Draws, their weights (summing to one), and the evaluations that they took where these are counted."""
+Method = Callable[[int, Target, float], Answer]
+"""From a seed, a target and the scale of the reference."""
 
 
 def _num_components(target: Target) -> int:
@@ -112,35 +114,28 @@ def _boost(seed: int, target: Target, start: str | Mixture, settings: Settings) 
     return jax.tree.map(lambda leaf: np.asarray(leaf, float), mixture)
 
 
-def _unweighted(seed: int, mixture: Mixture) -> Answer:
-    return _equal(mixture.draw(np.random.default_rng(seed), NUM_DRAWS))
-
-
 def _corrected(seed: int, target: Target, mixture: Mixture) -> Answer:
     """Weigh draws of a boosted mixture; the evaluations inside its compiled rounds are not counted."""
     x, weight, _ = _importance(seed, Evaluator(target), mixture, NUM_DRAWS)
     return x, weight, None
 
 
-def reverse_component(seed: int, target: Target, scale: float) -> Answer:
-    """One Gaussian of diagonal covariance by the reverse KL, its draws taken as they are."""
-    return _unweighted(seed, _boost(seed, target, "reverse", ONE_REVERSE))
+def adam_boosting(divergence: str, num_components: int) -> Method:
+    """Return the method that fits Gaussians of diagonal covariance by the paper's Adam.
 
+    One component is fitted by the divergence; of several the first is fitted by the reverse KL, as in the paper. Draws
+    of reverse-KL fits (several: Miller et al. 2017) are taken as they are, those of forward-KL fits are weighed.
+    """
+    settings = dataclasses.replace(ADAM, divergence=divergence, max_components=num_components)
 
-def reverse_boosting(seed: int, target: Target, scale: float) -> Answer:
-    """Three Gaussians by the reverse KL (Miller et al. 2017), their draws taken as they are."""
-    first = _boost(seed, target, "reverse", ONE_REVERSE)
-    return _unweighted(seed, _boost(seed, target, first, dataclasses.replace(ADAM, divergence="reverse")))
+    def run(seed: int, target: Target, scale: float) -> Answer:
+        start = divergence if num_components == 1 else _boost(seed, target, "reverse", ONE_REVERSE)
+        mixture = _boost(seed, target, start, settings)
+        if divergence == "forward":
+            return _corrected(seed, target, mixture)
+        return _equal(mixture.draw(np.random.default_rng(seed), NUM_DRAWS))
 
-
-def forward_component(seed: int, target: Target, scale: float) -> Answer:
-    """One Gaussian of diagonal covariance by the forward KL, then importance sampling."""
-    return _corrected(seed, target, _boost(seed, target, "forward", dataclasses.replace(ADAM, max_components=1)))
-
-
-def forward_boosting(seed: int, target: Target, scale: float) -> Answer:
-    """Three Gaussians by the forward KL, the first by the reverse KL as in the paper, then importance sampling."""
-    return _corrected(seed, target, _boost(seed, target, _boost(seed, target, "reverse", ONE_REVERSE), ADAM))
+    return run
 
 
 def em_boosting(seed: int, target: Target, scale: float) -> Answer:
@@ -156,7 +151,7 @@ def refinement(seed: int, target: Target, scale: float) -> Answer:
     return np.asarray(fit.draws.x, float), np.exp(np.asarray(fit.draws.log_weight)), fit.num_evaluations
 
 
-def chain(algorithm: str, **options: Any) -> Callable[[int, Target, float], Answer]:
+def chain(algorithm: str, **options: Any) -> Method:
     """Return the method that runs one chain of ``"hmc"`` or ``"nuts"``, begun at a draw of the reference.
 
     Step size and diagonal mass matrix are adapted by Stan's windows; the paper's HMC has as many steps of burn-in.
@@ -176,14 +171,14 @@ def chain(algorithm: str, **options: Any) -> Callable[[int, Target, float], Answ
     return run
 
 
-METHODS: dict[str, Callable[[int, Target, float], Answer]] = {
+METHODS: dict[str, Method] = {
     "is-prior": prior_importance,
     "is-laplace": laplace_importance,
     "adaptive-is": population_importance,
-    "rkl-vi": reverse_component,
-    "rkl-vb3": reverse_boosting,
-    "fkl-vi": forward_component,
-    "fkl-vb3": forward_boosting,
+    "rkl-vi": adam_boosting("reverse", 1),
+    "rkl-vb3": adam_boosting("reverse", FEW_COMPONENTS),
+    "fkl-vi": adam_boosting("forward", 1),
+    "fkl-vb3": adam_boosting("forward", FEW_COMPONENTS),
     "fkl-em": em_boosting,
     "hmc": chain("hmc", num_integration_steps=chains.NUM_LEAPFROGS),
     "nuts": chain("nuts"),
