@@ -88,7 +88,7 @@ value = np.sum(np.asarray(posterior["NAME"]) ** 2, axis=1).mean()
 
 def readme_lines() -> tuple[str, str]:
     """Return README's ten lines: up to `refine`, and after it."""
-    lines = re.search(r"## Ten lines\n+```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[1]
+    (lines,) = re.findall(r"## Ten lines\n+```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     lines = lines.splitlines(keepends=True)
     last = next(number for number, line in enumerate(lines) if "klover.refine" in line) + 1
     return "".join(lines[:last]), "".join(lines[last:])

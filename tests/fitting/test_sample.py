@@ -67,7 +67,7 @@ def test_a_background_is_chosen_and_joined_with_its_draws():
     np.testing.assert_array_equal(both.background, np.concatenate([one.background, other.background]))
     chosen = np.arange(50) % 3 == 0
     part = both.where(chosen)
-    np.testing.assert_array_equal(part.background, both.background[chosen])
+    np.testing.assert_array_equal(part.background, np.asarray(both.background)[chosen])
     assert part.weight.sum() == pytest.approx(1.0)
 
 

@@ -72,7 +72,7 @@ def test_what_was_measured_is_that_of_the_fresh_draws():
         assert abs(info.log_evidence) < 5 * info.log_evidence_se
         if state.is_done:
             break
-    assert info.num_evaluations == context.evaluator.num_evaluations
+    assert state.history[-1].num_evaluations == context.evaluator.num_evaluations
 
 
 @pytest.mark.parametrize(
