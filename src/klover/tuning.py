@@ -160,11 +160,25 @@ class Answer:
     unstable_difference: float = number(
         0.05, "nats", "that such a difference must have", "theory: the definition of wrong"
     )
-    search_inflation: float = number(3.0, "sds", "from which the last climbs begin", "guess")
-    smallest_mode: float = number(1e-3, "mass", "of a missed mode, by Laplace, that is worth a refusal", "guess")
     far: float = number(6.0, "sds", "from all particles at which a top is none of theirs", "guess")
     coarse_step: float = number(0.01, "sds", "between neighbouring numbers of a coordinate", "theory")
     coarse_log: float = number(0.1, "nats", "between neighbouring numbers of the size of log p", "theory")
+
+
+@dataclasses.dataclass(frozen=True)
+class Missed:
+    """The search for what the final draws may have missed."""
+
+    num_starts: int = number(224, "starts", "on each of twelve rungs", "measured: 69 fits that had missed a mode")
+    num_climbs: int = number(5, "climbs", "from each rung, by the screen", "measured: the same")
+    num_heavy: int = number(24, "climbs", "from the heaviest final draws", "measured: the same")
+    num_radial: int = number(512, "draws", "on other scales around known centres", "measured: the same")
+    thorough: int = number(36, "factor", "by which a thorough search has more starts", "measured: the same")
+    least_ratio: float = number(30.0, "ratio", "of p to q, over the evidence, at a top that is not covered", "guess")
+    smallest_mode: float = number(1e-3, "mass", "of a missed mode, by Laplace, that is worth more work", "guess")
+    smallest_halo: float = number(0.01, "mass", "the same on another scale around a known centre", "measured")
+    most_returns: int = number(4, "times", "that the work goes on with what a search has found", "guess")
+    most_retries: int = number(2, "times", "that it goes on for better weights", "guess")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,4 +205,5 @@ class Tuning:
     defence: Defence = Defence()
     exploration: Exploration = Exploration()
     answer: Answer = Answer()
+    missed: Missed = Missed()
     islands: Islands = Islands()

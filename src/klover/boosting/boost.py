@@ -14,13 +14,16 @@ from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo
 from klover.boosting.settings import Settings
 from klover.importance.draws import sample_importance
+from klover.mixtures.algebra import take
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.results.files import settings_of
 from klover.results.fit import Fit
+from klover.search.missed import Effort, find_missed
 from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import as_target
 from klover.targets.target import Target
+from klover.tuning import Tuning
 from klover.verdict.checks import Case
 from klover.verdict.judge import judge
 
@@ -156,9 +159,14 @@ def boost(
         for field in dataclasses.fields(BoostInfo)
     }
     on_host = jax.tree.map(lambda leaf: np.asarray(leaf, float), mixture)
+    on_host = take(on_host, np.flatnonzero(on_host.log_weights > -np.inf))
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key_search)))
     last = float(history[-1].log_evidence), float(history[-1].log_evidence_se)
-    verdict = judge(Case(final, on_host, on_host, evaluator, generator, last))
+    tuning = Tuning()
+    parts, searched = find_missed(generator, evaluator, on_host, on_host, final, Effort.of(tuning.missed), tuning)
+    verdict = judge(
+        Case(final, on_host, on_host, evaluator, generator, last, parts=tuple(parts), searched=searched, tuning=tuning)
+    )
     made = settings_of("boost", key, start=start, num_draws=num_draws, **dataclasses.asdict(settings))
     return Fit(target, mixture, final, columns, verdict, settings=made)
 

@@ -9,13 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from klover.base.checks import as_key, check_count
+from klover.base.checks import as_key, check_choice, check_count
 from klover.base.shapes import AnyArray, Float, KeyLike, PyTree
 from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement import checkpoint as checkpoints
 from klover.refinement.aim import aim
+from klover.refinement.completion import EVALUATIONS, go_on, look_for_missed
 from klover.refinement.defence import final_proposal, most_components
 from klover.refinement.pool import Pool
 from klover.refinement.progress import Progress
@@ -34,8 +35,9 @@ from klover.verdict.status import Status
 
 MOST_NUMBERS = 2**25
 """Numbers that the final draws may hold: 256 MiB."""
-STEPS_OF_LAST_SEARCH = 50
-"""Evaluations that each climb of the last search for modes may take, which a budget keeps back."""
+INTERRUPTED = "interrupted"
+RETRIED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.UNSTABLE_EVIDENCE)
+"""What further rounds may cure, with the final draws in the pool."""
 ESCALATED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS)
 """Where importance sampling has failed, and particles may not."""
 
@@ -52,6 +54,7 @@ def refine(
     integrand: Callable[[PyTree], Float[AnyArray, ""]] | None = None,
     callback: Callable[[RoundInfo], None] | None = None,
     progress: bool | None = None,
+    search: str = "auto",
     checkpoint: str | os.PathLike | None = None,
     tuning: Tuning | None = None,
 ) -> Fit:
@@ -88,6 +91,9 @@ def refine(
         Called after each round with a :class:`~klover.refinement.state.RoundInfo`.
     progress
         Whether to show rounds on the terminal; None shows them on a terminal when the work takes long.
+    search
+        How hard to look for missed modes at the end: ``"auto"`` looks thoroughly (about 100,000 evaluations) where
+        several modes are known and evaluations are cheap, ``"thorough"`` always.
     checkpoint
         A file that is written after each round, and from which the work goes on if it exists.
     tuning
@@ -110,6 +116,7 @@ def refine(
         check_count("max_components", max_components, 1)
     if num_draws is not None:
         check_count("num_draws", num_draws, 2, "10,000 is a good number.")
+    check_choice("search", search, ("auto", "thorough"))
     parsed, budget = Family.parse(family), check_budget(budget, 2)
     evaluator = Evaluator(target, budget, _reserve(budget, num_draws, tuning))
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
@@ -118,23 +125,24 @@ def refine(
     asked = {"key": jax.random.key_data(key).tolist(), "max_components": max_components, "family": str(family)}
     asked["start"] = None if start is None else type(start).__name__
     shown = Progress(callback, progress, evaluator)
-    state, cause = _run(context, start, shown, checkpoint, asked)
-    _check_support(state, evaluator)
-    proposal = final_proposal(context, state)
-    if integrand is not None and cause is None:
-        proposal = aim(context, state, proposal, integrand)
-    with evaluator.overtime():
-        draws = _final_draws(context, state, proposal, num_draws)
-        verdict = judge(_case(context, state, proposal, draws, cause))
+    state, cause = _begin(context, start, checkpoint, asked)
+    while True:
+        state, cause = _take_rounds(context, state, cause, shown, checkpoint, asked)
+        case = _answer(context, state, cause, num_draws, integrand, search == "thorough")
+        verdict = judge(case)
+        if not _goes_on(verdict, state, tuning):
+            break
+        state = go_on(context, state, case)
+    draws = case.draws
     if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and not context.is_explored:
-        draws, verdict = _escalate(key, context, state, proposal, draws, verdict, shown)
+        draws, verdict = _escalate(key, context, state, case, verdict, shown)
     history = {
         field.name: np.asarray([getattr(info, field.name) for info in state.history])
         for field in dataclasses.fields(RoundInfo)
     }
     chosen = {"max_components": max_components, "num_draws": num_draws, "budget": budget, "family": str(family)}
-    settings = settings_of("refine", key, start=start, **chosen, integrand=integrand)
-    return Fit(target, proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds, settings)
+    settings = settings_of("refine", key, start=start, **chosen, search=search, integrand=integrand)
+    return Fit(target, case.proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds, settings)
 
 
 def _reserve(budget: Budget, num_draws: int | None, tuning: Tuning) -> int:
@@ -149,22 +157,37 @@ def _reserve(budget: Budget, num_draws: int | None, tuning: Tuning) -> int:
     return num_draws or max(min(tuning.rounds.most_draws, budget // 4), 2)
 
 
-def _run(
+def _begin(
+    context: Context, start: Any, checkpoint: str | os.PathLike | None, asked: dict[str, Any]
+) -> tuple[State, str | None]:
+    """Return the first state, and why not even that could be made as it should be, in words."""
+    try:
+        if checkpoint is not None and os.path.exists(checkpoint):
+            return checkpoints.load(checkpoint, context, asked), None
+        return (from_target(context) if start is None else from_given(context, start)), None
+    except BudgetExhausted:
+        cause = SPENT
+    except KeyboardInterrupt:
+        cause = INTERRUPTED
+    broad = cover(context)
+    return State(broad, broad, Pool.empty(context.dim)), cause
+
+
+def _take_rounds(
     context: Context,
-    start: Any,
+    state: State,
+    cause: str | None,
     shown: Progress,
     checkpoint: str | os.PathLike | None,
     asked: dict[str, Any],
 ) -> tuple[State, str | None]:
     """Take rounds until the mixture is good; return the state, and why it was stopped before, in words."""
-    state, most_rounds = None, context.tuning.rounds.most_rounds
-    cause = f"{most_rounds} rounds"
+    most_rounds = context.tuning.rounds.most_rounds * (1 + state.num_returns)
     try:
-        if checkpoint is not None and os.path.exists(checkpoint):
-            state = checkpoints.load(checkpoint, context, asked)
-        else:
-            state = from_target(context) if start is None else from_given(context, start)
-        while not state.is_done and len(state.history) < most_rounds:
+        while cause is None and not state.is_done:
+            if len(state.history) >= most_rounds:
+                cause = f"{most_rounds} rounds"
+                break
             state = take_round(context, state)
             if checkpoint is not None:
                 checkpoints.save(checkpoint, context, state, asked)
@@ -172,15 +195,33 @@ def _run(
     except BudgetExhausted:
         cause = SPENT
     except KeyboardInterrupt:
-        cause = "interrupted"
-    if state is None:
-        broad = cover(context)
-        state = State(broad, broad, Pool.empty(context.dim))
-    return state, None if state.is_done else cause
+        cause = INTERRUPTED
+    except np.linalg.LinAlgError as error:
+        cause = f"a matrix could not be factorised: {error}"
+    _check_support(state, context.evaluator)
+    return state, cause
 
 
-def _case(context: Context, state: State, proposal: Mixture, draws: WeightedDraws, cause: str | None) -> Case:
-    """Put together what the verdict is to look at."""
+def _answer(
+    context: Context,
+    state: State,
+    cause: str | None,
+    num_draws: int | None,
+    integrand: Callable[[PyTree], Float[AnyArray, ""]] | None,
+    is_thorough: bool,
+) -> Case:
+    """Draw from the final proposal, search for what the draws miss, and put together what the verdict looks at."""
+    proposal = final_proposal(context, state)
+    if integrand is not None and cause is None:
+        proposal = aim(context, state, proposal, integrand)
+    parts, searched = (), None
+    with context.evaluator.overtime():
+        draws = _final_draws(context, state, proposal, num_draws)
+        if cause is None and float(draws.ess) > 0:
+            try:
+                parts, searched = look_for_missed(context, state, proposal, draws, is_thorough)
+            except BudgetExhausted:
+                cause = SPENT
     last = state.history[-1] if state.history else None
     return Case(
         draws,
@@ -192,18 +233,21 @@ def _case(context: Context, state: State, proposal: Mixture, draws: WeightedDraw
         0.0 if last is None else last.drift,
         state.most_invalid,
         cause,
+        parts,
+        searched,
         context.tuning,
     )
 
 
+def _goes_on(verdict: Verdict, state: State, tuning: Tuning) -> bool:
+    """Whether what speaks against an answer can be mended by more rounds."""
+    if verdict.status is Status.UNCOVERED_MODE:
+        return state.num_returns < tuning.missed.most_returns
+    return verdict.status in RETRIED and state.num_returns < tuning.missed.most_retries
+
+
 def _escalate(
-    key: jax.Array,
-    context: Context,
-    state: State,
-    proposal: Mixture,
-    draws: WeightedDraws,
-    verdict: Verdict,
-    shown: Progress,
+    key: jax.Array, context: Context, state: State, case: Case, verdict: Verdict, shown: Progress
 ) -> tuple[WeightedDraws, Verdict]:
     """Let particles take over; where they cannot, all stays as it is."""
     # Few targets come here: the others do not wait for the import.
@@ -214,12 +258,12 @@ def _escalate(
             jax.random.fold_in(key, 1),
             context.evaluator,
             state.mixture,
-            draws.pareto_k,
+            case.draws.pareto_k,
             shown.tell_temperature,
             context.tuning.islands,
         )
-        return carried, judge(_case(context, state, proposal, carried, None))
-    return draws, verdict
+        return carried, judge(dataclasses.replace(case, draws=carried, parts=()))
+    return case.draws, verdict
 
 
 def _check_support(state: State, evaluator: Evaluator) -> None:
@@ -241,6 +285,6 @@ def _final_draws(context: Context, state: State, proposal: Mixture, num_draws: i
     most = min(answer.most_draws, max(MOST_NUMBERS // context.dim, fewest))
     wanted = int(np.clip(answer.wanted_ess / max(share, 1e-3), fewest, most))
     if evaluator.num_left is not None:
-        kept_back = 2 * context.tuning.search.num_starts * STEPS_OF_LAST_SEARCH
+        kept_back = min(EVALUATIONS * context.tuning.missed.num_starts, evaluator.num_left // 4)
         wanted = min(wanted, max(evaluator.num_left - kept_back, evaluator.reserve))
     return weigh_on_host(context.generator, evaluator, proposal, num_draws or wanted)

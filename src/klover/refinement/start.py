@@ -35,7 +35,7 @@ def from_target(context: Context) -> State:
     if len(modes.x) == 0:
         return state
     share = tuning.start.broad_share if context.region.box is None else tuning.start.box_share
-    return dataclasses.replace(state, mixture=join(_around(context, modes), broad, share))
+    return dataclasses.replace(state, mixture=join(_around_modes(context, modes), broad, share), num_modes=len(modes.x))
 
 
 def cover(context: Context) -> Mixture:
@@ -60,20 +60,29 @@ def _matrices(
     return variance if is_large else variance[:, :, None] * np.eye(context.dim)
 
 
-def _around(context: Context, modes: Modes) -> Mixture:
-    """Return the mixture of several copies of each mode, by Laplace's evidence of each.
+def _around_modes(context: Context, modes: Modes) -> Mixture:
+    log_mass = modes.log_p + 0.5 * np.array([log_determinant(shape) for shape in modes.covariance])
+    return around(context, modes.x, modes.covariance, log_mass)
+
+
+def around(
+    context: Context,
+    x: Float[np.ndarray, "mode dim"],
+    covariance: Float[np.ndarray, "mode dim *dim"],
+    log_mass: Float[np.ndarray, " mode"],
+) -> Mixture:
+    """Return the mixture of several copies of each mode, weighted by the masses of the modes.
 
     A mode that looks small may be wide, so none begins with next to nothing. The narrowest copies have lighter tails
     the more dimensions there are: heavy ones would draw nearly everything far out.
     """
     start = context.tuning.start
-    weight = modes.log_p + 0.5 * np.array([log_determinant(shape) for shape in modes.covariance])
-    weight = np.exp(np.maximum(weight - weight.max(), -np.log(start.weight_range)))
+    weight = np.exp(np.maximum(log_mass - log_mass.max(), -np.log(start.weight_range)))
     dfs = [max(context.dim, start.wide_df), *[start.wide_df] * (len(start.copies) - 1)]
     return mixture_of(
         context.family,
-        np.concatenate([modes.x for _ in start.copies]),
-        np.concatenate([factor * modes.covariance for factor in start.copies]),
+        np.concatenate([x for _ in start.copies]),
+        np.concatenate([factor * covariance for factor in start.copies]),
         np.repeat(dfs, len(weight)),
         np.concatenate([share * weight for share in start.copy_weights]),
     )

@@ -112,6 +112,10 @@ class State:
         NaN, +inf and draws of the round that had most of them, the first excepted: its draws go far out.
     best_ess, num_stale
         Largest share of effective draws so far, and rounds since it grew.
+    num_modes
+        Tops that the first search has found, and parts that later ones have added.
+    num_returns
+        How often the work went on after an answer that was not good enough.
     is_done
         Whether the mixture is as good as it will get.
     history
@@ -130,5 +134,7 @@ class State:
     most_invalid: tuple[int, int, int] = (0, 0, 1)
     best_ess: float = 0.0
     num_stale: int = 0
+    num_modes: int = 1
+    num_returns: int = 0
     is_done: bool = False
     history: tuple[RoundInfo, ...] = ()

@@ -16,6 +16,7 @@ from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.results import codec
 from klover.results.datatree import versions
+from klover.search.missed import Searched
 from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import LoadedTarget
 from klover.targets.model_info import ModelInfo
@@ -25,7 +26,7 @@ from klover.verdict.status import Status
 
 VERSION = 1
 DRAWS = {"importance": WeightedDraws, "particles": ParticleDraws}
-RECORDS = (Components, Diagonal, Full, LoadedTarget, LowRank, Mixture, ModelInfo, Status, Verdict)
+RECORDS = (Components, Diagonal, Full, LoadedTarget, LowRank, Mixture, ModelInfo, Searched, Status, Verdict)
 
 
 def settings_of(function: str, key: Key[jax.Array, ""], **choices: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from klover.base.arrays import namespace
 from klover.base.shapes import AnyArray, Float
-from klover.targets.evaluator import Evaluator
+from klover.search.climb import ValueAndGradient
 from klover.tuning import Search
 
 SMALLEST_EIGENVALUE = 1e-6
@@ -18,14 +18,14 @@ LARGEST_CURVATURE = 1e100
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def precision(evaluator: Evaluator, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
+def precision(function: ValueAndGradient, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
     """Negative Hessian at a point, by central differences of the gradient."""
     dim = len(x)
     step = FIRST_STEP * (1 + np.abs(x))
     hessian = np.eye(dim)
     for _ in range(2):
         shift = np.diag(step)
-        _, gradient = evaluator.values_and_gradients(np.concatenate([x + shift, x - shift]))
+        _, gradient = function(np.concatenate([x + shift, x - shift]))
         hessian = (gradient[dim:] - gradient[:dim]) / (2 * step[:, None])
         # Far out in a tail the differences may overflow.
         hessian = np.clip(np.nan_to_num(hessian), -LARGEST_CURVATURE, LARGEST_CURVATURE)
@@ -65,20 +65,20 @@ def covariance(
 
 
 def local_covariance(
-    evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"], tuning: Search
+    function: ValueAndGradient, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"], tuning: Search
 ) -> Float[np.ndarray, "dim *dim"]:
     """Covariance that the curvature at a top suggests; in many dimensions the variances alone."""
-    found = precision(evaluator, top)
+    found = precision(function, top)
     if len(top) <= tuning.full_dim:
         return np.asarray(covariance(found, ceiling))
     return np.minimum(1 / np.maximum(np.abs(np.diagonal(found)), 1e-300), ceiling)
 
 
 def log_volume(
-    evaluator: Evaluator, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"], tuning: Search
+    function: ValueAndGradient, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"], tuning: Search
 ) -> float:
     """Log mass around a top over the density there, by Laplace; unlike a covariance's determinant, without a floor."""
-    found = precision(evaluator, top)
+    found = precision(function, top)
     if len(top) > tuning.full_dim:
         found = np.diag(np.diagonal(found))
     # The ceiling's own precision is added, which a curved direction does not feel, and a flat one is bounded by.

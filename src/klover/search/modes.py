@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from klover.base.shapes import Float, Int
-from klover.search.climb import climb
+from klover.search.climb import ValueAndGradient, climb
 from klover.search.curvature import local_covariance, precision, scaled_eigen
 from klover.search.region import Region
 from klover.targets.evaluator import Evaluator
@@ -112,30 +112,32 @@ def _with_top(
     """Count a top with its mode, or add it to the modes if there is room."""
     known = modes.index(top, value)
     if known is None and len(top) <= tuning.full_dim:
-        top, value = settle(evaluator, top, value)
+        top, value = settle(evaluator.values_and_gradients, top, value)
         known = modes.index(top, value)
     if known is not None:
         return modes.found_again(known)
     if len(modes.count) >= most:
         return modes
-    return modes.add(top, value, local_covariance(evaluator, top, region.ceiling(top), tuning))
+    return modes.add(top, value, local_covariance(evaluator.values_and_gradients, top, region.ceiling(top), tuning))
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def settle(evaluator: Evaluator, x: Float[np.ndarray, " dim"], value: float) -> tuple[Float[np.ndarray, " dim"], float]:
+def settle(
+    function: ValueAndGradient, x: Float[np.ndarray, " dim"], value: float
+) -> tuple[Float[np.ndarray, " dim"], float]:
     """Take Newton steps from where a climb has ended, until the next one could gain next to nothing.
 
     A climb ends where a step gains little. On unscaled data that can be far below the top, and Newton's method, which
     does not depend on scales, goes on.
     """
-    _, gradient = (leaf[0] for leaf in evaluator.values_and_gradients(x[None]))
+    _, gradient = (leaf[0] for leaf in function(x[None]))
     for _ in range(MOST_NEWTON_STEPS):
-        scale, values, vectors = scaled_eigen(precision(evaluator, x), SMALLEST_PRECISION)
+        scale, values, vectors = scaled_eigen(precision(function, x), SMALLEST_PRECISION)
         step = vectors @ (vectors.T @ (gradient / scale) / values) / scale
         if not 0.5 * gradient @ step > NEWTON_GAIN:
             break
         trials = x + LENGTHS[:, None] * step
-        values, gradients = evaluator.values_and_gradients(trials)
+        values, gradients = function(trials)
         best = int(np.argmax(values))
         if not values[best] > value:
             break

@@ -1,6 +1,5 @@
 """Whether an answer is trusted, and why.
 
 ``status`` is the table of every way to end, in words; ``checks`` is the ordered list of what can speak against an
-answer; ``missed`` searches for modes that draws have not visited; ``judge`` runs the checks, for :func:`klover.boost`
-and for :func:`klover.refine` alike. It imports ``search`` and what lies below.
+answer; ``judge`` runs the checks, for :func:`klover.boost` and for :func:`klover.refine` alike. It imports ``search`` and what lies below.
 """

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from klover.base.shapes import AnyArray, Float
 from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
 from klover.mixtures.mixture import Mixture
-from klover.targets.evaluator import BudgetExhausted, Evaluator
+from klover.search.missed import Effort, Part, Searched, find_tops, parts_with_mass
+from klover.targets.evaluator import Evaluator
+from klover.targets.loaded import TargetLike
 from klover.tuning import Tuning
-from klover.verdict.missed import find_tops, first_with_mass
 from klover.verdict.status import Status
 
 SPENT = "the budget is spent"
@@ -43,6 +45,8 @@ class Case:
         NaN, +inf and draws of the round that had most of them.
     cause
         Why the work was stopped before it was done, in words; None if it was not.
+    parts, searched
+        What a search has found that the proposal does not cover, and what was searched; None if nothing was.
     tuning
         The numbers.
     """
@@ -56,6 +60,8 @@ class Case:
     drift: float = 0.0
     most_invalid: tuple[int, int, int] = (0, 0, 1)
     cause: str | None = None
+    parts: tuple[Part, ...] = ()
+    searched: Searched | None = None
     tuning: Tuning = Tuning()
 
 
@@ -166,18 +172,17 @@ def unstable(case: Case) -> Doubt | None:
 
 
 def missed(case: Case) -> Doubt | None:
-    """Refuse where a climb ends on a top at which one draw would outweigh all others; it takes gradients to climb."""
-    if not case.evaluator.has_gradient:
+    """Refuse where a search has found a part of the target that the proposal does not cover."""
+    if not case.parts:
         return None
-    log_evidence = float(case.draws.log_evidence)
-    try:
-        tops = find_tops(case.generator, case.evaluator, case.proposal, case.mixture, case.tuning)
-        log_ratio = tops[1] - case.proposal.log_prob(tops[0])
-        is_heavy = log_ratio > log_evidence + np.log(case.draws.num_draws)
-        mode = first_with_mass(case.evaluator, case.mixture, tops, log_ratio, is_heavy, log_evidence, case.tuning)
-    except BudgetExhausted:
-        return Doubt(Status.UNFINISHED, {"cause": SPENT})
-    return None if mode is None else Doubt(Status.UNCOVERED_MODE, {"mode": mode})
+    return Doubt(Status.UNCOVERED_MODE, {"mode": place_in_words(case.evaluator.target, case.parts[0].x)})
+
+
+def place_in_words(target: TargetLike, x: Float[AnyArray, " dim"]) -> str:
+    """Name the first coordinates of a point."""
+    values = np.asarray(target.flat_position(x[None]))[0]
+    named = [f"{name} = {value:.3g}" for name, value in zip(target.names, values, strict=True)]
+    return "at " + ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")
 
 
 def unconverged(case: Case) -> Doubt | None:
@@ -191,13 +196,17 @@ def unconverged(case: Case) -> Doubt | None:
 
 def missed_by_particles(case: Case) -> Doubt | None:
     """Refuse particles where there is a mode that none of them is on."""
-    tops = find_tops(case.generator, case.evaluator, case.proposal, case.mixture, case.tuning)
-    x = np.asarray(case.draws.x)
-    is_far = np.any(np.abs(tops[0] - x.mean(0)) > case.tuning.answer.far * x.std(0), axis=1)
-    mode = first_with_mass(
-        case.evaluator, case.mixture, tops, tops[1], is_far, float(case.draws.log_evidence), case.tuning
+    x, tuning = np.asarray(case.draws.x), case.tuning
+    effort = Effort.of(tuning.missed)
+    heavy = x[:: max(len(x) // effort.num_heavy, 1)]
+    tops, values, _ = find_tops(case.generator, case.evaluator, case.mixture, heavy, effort, tuning)
+    is_far = np.any(np.abs(tops - x.mean(0)) > tuning.answer.far * x.std(0), axis=1)
+    parts = parts_with_mass(
+        case.evaluator, case.mixture, tops, values, is_far, float(case.draws.log_evidence), tuning
     )
-    return None if mode is None else Doubt(Status.PARTICLES_MISS_MODE, {"mode": mode})
+    if not parts:
+        return None
+    return Doubt(Status.PARTICLES_MISS_MODE, {"mode": place_in_words(case.evaluator.target, parts[0].x)})
 
 
 CHECKS: tuple[Check, ...] = (

@@ -6,6 +6,7 @@ from typing import Any
 from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
+from klover.search.missed import Searched
 from klover.tuning import Answer
 from klover.verdict.checks import CHECKS, PARTICLE_CHECKS, Case, Doubt
 from klover.verdict.status import Status
@@ -27,12 +28,15 @@ class Verdict:
         What to do when it is refused; empty when it is trusted.
     status
         The same as a member of :class:`klover.Status`.
+    searched
+        How the target was searched for parts that the draws miss; None where it was not.
     """
 
     trusted: bool
     reason: str
     remedy: str
     status: Status
+    searched: Searched | None = None
 
     def __str__(self) -> str:
         """Verdict, reason and remedy in one paragraph."""
@@ -50,7 +54,7 @@ def judge(case: Case) -> Verdict:
     num_invalid = figures["num_nan"] + figures["num_infinite"]
     if doubt.status is Status.TRUSTED and num_invalid > 0:
         reason += " ({num_nan} draws were NaN and {num_infinite} +inf: taken as outside the support.)".format(**figures)
-    return Verdict(doubt.status is trusted, reason, doubt.status.remedy.format(**figures), doubt.status)
+    return Verdict(doubt.status is trusted, reason, doubt.status.remedy.format(**figures), doubt.status, case.searched)
 
 
 def figures_of(draws: WeightedDraws, answer: Answer = ANSWER) -> dict[str, Any]:

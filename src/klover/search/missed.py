@@ -1,0 +1,182 @@
+"""The search for parts of the target that a proposal does not cover.
+
+The weights of a proposal say nothing about a mode that it never visits: k̂ and ESS are then perfect. So the target is
+searched once more: from starts far and near, of which a screen chooses those that lie in no known basin
+(:mod:`klover.search.starts`, :mod:`klover.search.screen`), from the heaviest draws, and radially, for other scales
+around the known centres (:mod:`klover.search.ladder`). This is a search, not a proof:
+:mod:`klover.search.envelope` says what it would have found.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from klover.base.shapes import AnyArray, Float
+from klover.importance.draws import WeightedDraws
+from klover.mixtures.mixture import Mixture
+from klover.search.climb import climb
+from klover.search.curvature import local_covariance, log_volume
+from klover.search.envelope import smallest_scale
+from klover.search.ladder import find_scale
+from klover.search.modes import resolution_of
+from klover.search.region import Region
+from klover.search.screen import lowest, score
+from klover.search.slopes import slopes
+from klover.search.starts import INFLATIONS, draw_rungs
+from klover.targets.evaluator import Evaluator
+from klover.tuning import Missed, Tuning
+
+SAME_TOP = 0.1
+"""Whitened distance below which two climbs have ended on one top."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How hard to look: starts and climbs on each rung, climbs from heavy draws, draws of the ladder."""
+
+    num_starts: int
+    num_climbs: int
+    num_heavy: int
+    num_radial: int
+
+    @classmethod
+    def of(cls, tuning: Missed, factor: float = 1.0) -> "Effort":
+        """Return the usual effort, or one that is so many times as large."""
+        root = factor**0.5
+        return cls(
+            max(round(factor * tuning.num_starts), 1),
+            max(round(root * tuning.num_climbs), 1),
+            tuning.num_heavy,
+            max(round(root * tuning.num_radial), 2),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of the target: where it is, its covariance (or variances, in many dimensions), its log mass by Laplace."""
+
+    x: Float[np.ndarray, " dim"]
+    covariance: Float[np.ndarray, "dim *dim"]
+    log_mass: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Searched:
+    """What was searched for missed parts.
+
+    Parameters
+    ----------
+    num_starts, num_climbs
+        Points at which the slope was looked at, and those that were climbed from.
+    num_starts_a_rung
+        Of the starts, those on each of the rungs around the components.
+    inflations
+        Standard deviations of the components at which these lie, the smallest and the largest.
+    num_radial
+        Draws on other scales around the known centres.
+    dim
+        Dimension of the space.
+    """
+
+    num_starts: int
+    num_climbs: int
+    num_starts_a_rung: int
+    inflations: tuple[float, float]
+    num_radial: int
+    dim: int
+
+    @property
+    def smallest_scale(self) -> float:
+        """Relative scale from which on a further mode would have been found (:mod:`klover.search.envelope`)."""
+        return smallest_scale(self.dim, self.num_starts_a_rung, INFLATIONS)
+
+
+def find_missed(
+    generator: np.random.Generator,
+    evaluator: Evaluator,
+    proposal: Mixture,
+    mixture: Mixture,
+    draws: WeightedDraws,
+    effort: Effort,
+    tuning: Tuning,
+) -> tuple[list[Part], Searched]:
+    """Search for parts of the target where the proposal is far too low; the largest come first.
+
+    Parameters
+    ----------
+    generator, evaluator
+        Sources of chance and of the target.
+    proposal, mixture
+        What draws come from, and the same without what was added in defence.
+    draws
+        Of the proposal; the heaviest may have met what it misses.
+    effort, tuning
+        How hard to look, and the numbers of the engine.
+    """
+    log_ratio, log_evidence = np.asarray(draws.log_ratio), float(draws.log_evidence)
+    order = np.argsort(-log_ratio)[: min(effort.num_heavy, int(np.isfinite(log_ratio).sum()))]
+    x, values, searched = find_tops(generator, evaluator, mixture, np.asarray(draws.x)[order], effort, tuning)
+    limit = log_evidence + np.log(tuning.missed.least_ratio)
+    is_suspect = values - proposal.log_prob(x) > limit
+    parts = parts_with_mass(evaluator, mixture, x, values, is_suspect, log_evidence, tuning)
+    scale = find_scale(
+        generator, evaluator, proposal, mixture, log_evidence, effort.num_radial, tuning.missed.smallest_halo
+    )
+    return parts + ([] if scale is None else [Part(*scale)]), searched
+
+
+def find_tops(
+    generator: np.random.Generator,
+    evaluator: Evaluator,
+    mixture: Mixture,
+    heavy: Float[AnyArray, "draw dim"],
+    effort: Effort,
+    tuning: Tuning,
+) -> tuple[Float[np.ndarray, "top dim"], Float[np.ndarray, " top"], Searched]:
+    """Climb from the starts that the screen chooses, and from heavy draws; return tops and log densities."""
+    centre, root = mixture.mean(), mixture.root()
+    function = slopes(evaluator, centre, root)
+    # A slope by differences costs as much as a climb of one step: then there are fewer starts.
+    num = effort.num_starts if evaluator.has_gradient else max(effort.num_starts // (2 * mixture.dim + 1), 1)
+    rungs = draw_rungs(generator, Region(evaluator.target, tuning.search), mixture, num)
+    flat = rungs.reshape(-1, mixture.dim)
+    value, gradient = function(np.linalg.solve(root, (flat - centre).T).T)
+    scores = score(mixture, flat, np.linalg.solve(root.T, gradient.T).T)
+    chosen = lowest(scores.reshape(len(rungs), num), value.reshape(len(rungs), num), effort.num_climbs)
+    starts = np.concatenate([np.reshape([rungs[place] for place in chosen], (-1, mixture.dim)), heavy])
+    tops, values = climb(function, np.linalg.solve(root, (starts - centre).T).T, resolution=resolution_of(evaluator))
+    searched = Searched(len(flat), len(starts), num, (INFLATIONS[0], INFLATIONS[-1]), effort.num_radial, mixture.dim)
+    return np.asarray(centre + tops @ root.T), np.where(np.isfinite(values), values, -np.inf), searched
+
+
+def parts_with_mass(
+    evaluator: Evaluator,
+    mixture: Mixture,
+    tops: Float[np.ndarray, "top dim"],
+    values: Float[np.ndarray, " top"],
+    is_suspect: AnyArray,
+    log_evidence: float,
+    tuning: Tuning,
+) -> list[Part]:
+    """Return the suspects that are no spikes, the largest first.
+
+    The neck of a funnel is high and has no mass, as Laplace's approximation tells.
+    """
+    centre, root = mixture.mean(), mixture.root()
+    function, log_scale = slopes(evaluator, centre, root), np.linalg.slogdet(root)[1]
+    whitened, search = np.linalg.solve(root, (tops - centre).T).T, tuning.search
+    parts, seen = [], []
+    for place in np.argsort(-values).tolist():
+        z = whitened[place]
+        if not is_suspect[place] or any(np.linalg.norm(z - other) < SAME_TOP for other in seen):
+            continue
+        seen.append(z)
+        ceiling = (search.widest * np.maximum(search.start_scale, np.abs(z))) ** 2
+        log_mass = values[place] + log_volume(function, z, ceiling, search) + log_scale
+        if log_mass >= log_evidence + np.log(tuning.missed.smallest_mode):
+            shape = local_covariance(function, z, ceiling, search)
+            shape = root @ shape @ root.T if shape.ndim == 2 else np.diagonal(root) ** 2 * shape
+            parts.append(Part(tops[place], shape, float(log_mass)))
+        if len(parts) == search.num_starts:
+            break
+    return sorted(parts, key=lambda part: -part.log_mass)

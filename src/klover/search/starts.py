@@ -1,0 +1,44 @@
+"""Where a search for missed parts of the target begins: rungs of starts, further and further from what is known.
+
+A missed mode is nearly always narrower than the one that was found, and is seen from inside its basin alone. For one
+Gaussian found and one missed, 4 to 20 standard deviations away in any direction, starts of Normals that are 2 to 14
+times as wide as the found one fall into the basin most often, in 2 to 30 dimensions; a factor between two such rungs
+matters little. That is what the first six rungs are. Three have the covariance of the whole mixture, which lies along
+the modes that are known, and three know nothing but the example and the user's box.
+"""
+
+import numpy as np
+
+from klover.base.shapes import Float
+from klover.mixtures.algebra import inflate
+from klover.mixtures.components import Family
+from klover.mixtures.mixture import Mixture
+from klover.search.region import Region
+
+INFLATIONS = tuple(np.geomspace(2.0, 12.0, 6).tolist())
+"""Of each component's standard deviations, a rung each."""
+OVERALL = (0.5, 1.0, 1.5)
+"""Standard deviations of the whole mixture, a rung each."""
+RADII = (1.0, 100.0)
+"""Between the smallest and the largest distance from the example, in the user's own units."""
+
+
+def draw_rungs(
+    generator: np.random.Generator, region: Region, mixture: Mixture, num: int
+) -> Float[np.ndarray, "rung start dim"]:
+    """Draw as many starts on each rung."""
+    dim, mean, root = mixture.dim, mixture.mean(), mixture.root()
+    wide = Mixture(_with_normal_tails(mixture).components, np.full(mixture.capacity, -np.log(mixture.capacity)))
+    rungs = [inflate(wide, factor).draw(generator, num) for factor in INFLATIONS]
+    noise = generator.standard_normal((len(OVERALL) + 2, num, dim))
+    rungs += [mean + factor * noise[place] @ root.T for place, factor in enumerate(OVERALL)]
+    rungs += [region.centre + noise[-2] @ root.T, region.draw_starts(generator, num)]
+    radius = np.exp(generator.uniform(*np.log(RADII), (num, 1)))
+    rungs.append(region.centre + radius * noise[-1] / np.linalg.norm(noise[-1], axis=1, keepdims=True))
+    return np.stack(rungs)
+
+
+def _with_normal_tails(mixture: Mixture) -> Mixture:
+    components = mixture.components
+    normal = Family("normal").components(components.location, components.spread.variance())
+    return Mixture(type(components)(components.location, components.spread, normal.df, "normal"), mixture.log_weights)
