@@ -112,6 +112,7 @@ class Rounds:
     )
     patience: int = number(2, "rounds", "without a gain", "measured: prototype")
     steady_rounds: int = number(3, "rounds", "whose evidences must agree on hard targets", "measured: eight schools")
+    trend_rounds: int = number(8, "rounds", "over which the evidence must not rise on hard targets", "guess")
     explored_dim: int = number(20, "dimensions", "beyond which particles are not sent to explore", "measured: cost")
     tiled_dim: int = number(4, "dimensions", "up to which 64 components may follow any shape", "measured: ring")
 
@@ -156,6 +157,8 @@ class Answer:
     largest_hidden: float = number(0.01, "share", "of a round's draws that may be, for a density of JAX", "guess")
     largest_width: float = number(1e10, "units", "to which a proper posterior may spread", "guess")
     largest_drift: float = number(3.0, "errors", "by which particles of the answer may still move", "habit")
+    largest_weight: float = number(0.02, "share", "of one draw's raw weight that smoothing may cut", "guess")
+    fallen_ess: float = number(0.5, "ratio", "of the final draws' ESS to the last round's", "guess")
     unstable_errors: float = number(5.0, "errors", "between the evidences of the last round and the answer", "habit")
     unstable_difference: float = number(
         0.05, "nats", "that such a difference must have", "theory: the definition of wrong"

@@ -163,7 +163,8 @@ def boost(
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key_search)))
     last = float(history[-1].log_evidence), float(history[-1].log_evidence_se)
     tuning = Tuning()
-    parts, searched = find_missed(generator, evaluator, on_host, on_host, final, Effort.of(tuning.missed), tuning)
+    effort = Effort.of(tuning.missed)
+    parts, searched = find_missed(generator, evaluator, on_host, on_host, final.x, final.log_ratio, effort, tuning)
     verdict = judge(
         Case(final, on_host, on_host, evaluator, generator, last, parts=tuple(parts), searched=searched, tuning=tuning)
     )

@@ -1,11 +1,11 @@
-"""Look for what the final draws miss; what is found is added to the mixture, and the work goes on."""
+"""Look for what draws miss; what is found is added to the mixture, and the work goes on."""
 
 import dataclasses
 
 import numpy as np
 
+from klover.base.shapes import Float
 from klover.fitting.growth import grow
-from klover.importance.draws import WeightedDraws
 from klover.mixtures.algebra import join
 from klover.mixtures.mixture import Mixture
 from klover.refinement.start import around
@@ -23,14 +23,19 @@ EVALUATIONS = 24
 
 
 def look_for_missed(
-    context: Context, state: State, proposal: Mixture, draws: WeightedDraws, is_thorough: bool
+    context: Context,
+    state: State,
+    proposal: Mixture,
+    x: Float[np.ndarray, "draw dim"],
+    log_ratio: Float[np.ndarray, " draw"],
+    is_thorough: bool,
 ) -> tuple[tuple[Part, ...], Searched]:
-    """Search for parts that the draws miss, thoroughly where several modes are known and evaluations are cheap."""
+    """Search for parts that draws miss, thoroughly where several modes are known and evaluations are cheap."""
     evaluator, tuning = context.evaluator, context.tuning.missed
 
     def look(factor: float) -> tuple[list[Part], Searched]:
         effort = Effort.of(tuning, factor)
-        return find_missed(context.generator, evaluator, proposal, state.mixture, draws, effort, context.tuning)
+        return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
 
     seconds, num = evaluator.seconds, evaluator.num_evaluations
     parts, searched = look(_affordable(evaluator, tuning.num_starts))
@@ -46,27 +51,39 @@ def _affordable(evaluator: Evaluator, num_starts: int) -> float:
     return 1.0 if evaluator.num_left is None else min(evaluator.num_left / (EVALUATIONS * num_starts), 1.0)
 
 
+def look_before_exploring(context: Context, state: State) -> State:
+    """Search at the draws of the last round: a mode that climbs find needs no particles, which cost far more."""
+    fresh = state.pool.fresh
+    if state.num_returns >= context.tuning.missed.most_returns or not np.isfinite(fresh.log_p).any():
+        return state
+    parts, _ = look_for_missed(context, state, fresh.proposals[0], fresh.x, fresh.log_ratio, False)
+    return add_parts(context, state, parts, fresh.log_evidence) if parts else state
+
+
 def go_on(context: Context, state: State, case: Case) -> State:
     """Return a state to go on from: the final draws are in the pool, what was found is in the mixture."""
-    draws, parts = case.draws, case.parts
+    draws = case.draws
     pool = state.pool.add(case.proposal, np.asarray(draws.x), np.asarray(draws.log_p))
-    state = dataclasses.replace(
-        state, pool=pool, is_done=False, best_ess=0.0, num_stale=0, num_returns=state.num_returns + 1
-    )
-    if state.stage is not Stage.EXPLORE:
-        state = dataclasses.replace(state, stage=Stage.POOL)
-    if not parts:
-        return dataclasses.replace(state, mixture=grow(context.generator, state.mixture, pool.sample(), context.rules))
+    state = dataclasses.replace(state, pool=pool, is_done=False)
+    if case.parts:
+        return add_parts(context, state, case.parts, float(draws.log_evidence))
+    mixture = grow(context.generator, state.mixture, pool.sample(), context.rules)
+    return dataclasses.replace(state, mixture=mixture, best_ess=0.0, num_stale=0, num_returns=state.num_returns + 1)
+
+
+def add_parts(context: Context, state: State, parts: tuple[Part, ...], log_evidence: float) -> State:
+    """Return a state with parts in its mixture, from which rounds go on."""
     log_mass = np.array([part.log_mass for part in parts])
-    found = around(
-        context,
-        np.stack([part.x for part in parts]),
-        np.stack([part.covariance for part in parts]),
-        log_mass,
-    )
-    mass = np.exp(np.minimum(log_mass.max() - float(draws.log_evidence), 0.0))
+    where, shape = (np.stack([getattr(part, name) for part in parts]) for name in ("x", "covariance"))
+    mass = np.exp(np.minimum(log_mass.max() - log_evidence, 0.0))
+    share = float(np.clip(mass / (1 + mass), *SHARES))
     return dataclasses.replace(
         state,
-        mixture=join(state.mixture, found, float(np.clip(mass / (1 + mass), *SHARES))),
+        mixture=join(state.mixture, around(context, where, shape, log_mass), share),
+        stage=state.stage if state.stage is Stage.EXPLORE else Stage.POOL,
+        best_ess=0.0,
+        num_stale=0,
         num_modes=state.num_modes + len(parts),
+        num_returns=state.num_returns + 1,
+        is_done=False,
     )

@@ -36,7 +36,7 @@ from klover.verdict.status import Status
 MOST_NUMBERS = 2**25
 """Numbers that the final draws may hold: 256 MiB."""
 INTERRUPTED = "interrupted"
-RETRIED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.UNSTABLE_EVIDENCE)
+RETRIED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.DOMINATED, Status.UNSTABLE_EVIDENCE)
 """What further rounds may cure, with the final draws in the pool."""
 ESCALATED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS)
 """Where importance sampling has failed, and particles may not."""
@@ -219,7 +219,9 @@ def _answer(
         draws = _final_draws(context, state, proposal, num_draws)
         if cause is None and float(draws.ess) > 0:
             try:
-                parts, searched = look_for_missed(context, state, proposal, draws, is_thorough)
+                parts, searched = look_for_missed(
+                    context, state, proposal, np.asarray(draws.x), np.asarray(draws.log_ratio), is_thorough
+                )
             except BudgetExhausted:
                 cause = SPENT
     last = state.history[-1] if state.history else None
@@ -230,6 +232,7 @@ def _answer(
         context.evaluator,
         context.generator,
         None if last is None else (last.log_evidence, last.log_evidence_se),
+        None if last is None or cause is not None else last.ess_share,
         0.0 if last is None else last.drift,
         state.most_invalid,
         cause,

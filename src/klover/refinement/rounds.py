@@ -16,6 +16,8 @@ from klover.fitting.sample import Sample, equal
 from klover.fitting.splits import num_parameters
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, log_evidence
+from klover.mixtures.algebra import inflate
+from klover.refinement.completion import look_before_exploring
 from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
 from klover.refinement.stages import Measurement, conclude, decide
@@ -23,6 +25,8 @@ from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.sampling.hamiltonian import Particles
 from klover.verdict.checks import widest
 
+SHRINKAGE, MOST_SHRINKAGES = 0.1, 8
+"""Factor by which the first mixture becomes narrower where none of its draws lies in the support, and how often."""
 MOST_NUMBERS = 2**22
 """Numbers that the draws of a round may hold: 32 MiB."""
 
@@ -37,8 +41,14 @@ def take_round(context: Context, state: State) -> State:
     state, particles, drift = look_around(context, state, plan.look)
     state = dataclasses.replace(state, history=(*state.history, _info(context, state, measured, drift)))
     is_good, stage = conclude(plan, state.history, state.discovered, context.dim, context.tuning)
+    if not np.isfinite(state.pool.log_p).any() and len(state.history) < MOST_SHRINKAGES:
+        return dataclasses.replace(state, mixture=inflate(state.mixture, SHRINKAGE), stage=Stage.BEGIN)
     is_endless = widest(state.mixture)[1] > context.tuning.answer.largest_width
     is_hopeless = plan.is_beyond or is_endless or not np.isfinite(state.pool.log_p).any()
+    if stage is Stage.EXPLORE and plan.stage is Stage.POOL:
+        completed = look_before_exploring(context, state)
+        if completed is not state:
+            return completed
     state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage)
     return state if state.is_done else _fit(context, state, particles)
 

@@ -31,6 +31,10 @@ from klover.tuning import Tuning
 
 STEADY_ERRORS = 2.0
 """Standard errors within which the evidences of rounds agree."""
+FEWEST_OF_A_TREND = 4
+"""Rounds that show one."""
+SMALLEST_RISE = 0.02
+"""Nats over these rounds that are worth more work."""
 
 
 class Look(enum.Enum):
@@ -94,7 +98,8 @@ def conclude(
     rounds, last = tuning.rounds, history[-1]
     has_found = last.drift > tuning.answer.largest_drift
     is_settled = last.drift < tuning.answer.largest_drift
-    is_steady = not plan.was_hard or _is_steady(plan.stage, history, discovered, tuning)
+    is_doubtful = plan.was_hard or last.ess_share < rounds.fair_ess
+    is_steady = not is_doubtful or _is_steady(plan.stage, history, discovered, tuning)
     patience = 1 if last.pareto_k > rounds.bad_pareto_k else rounds.patience
     is_stuck = plan.num_stale >= patience and not plan.could_stop and plan.best_ess < rounds.good_ess
     goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
@@ -138,8 +143,22 @@ def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[f
         return False
     if stage is Stage.EXPLORE and max(discovered) > tuning.exploration.discovery:
         return False
+    if _is_rising(history[-tuning.rounds.trend_rounds :]):
+        return False
     now = last[-1]
     return all(
         abs(info.log_evidence - now.log_evidence) < STEADY_ERRORS * np.hypot(info.log_evidence_se, now.log_evidence_se)
         for info in last
     )
+
+
+def _is_rising(history: tuple[RoundInfo, ...]) -> bool:
+    """Whether the evidence of the rounds has a trend: each may agree with the next, while all of them climb."""
+    value, error = (np.array([getattr(info, name) for info in history]) for name in ("log_evidence", "log_evidence_se"))
+    inside = np.isfinite(value) & np.isfinite(error)
+    if inside.sum() < FEWEST_OF_A_TREND:
+        return False
+    weight = 1 / np.maximum(error[inside], 1e-3) ** 2
+    place = np.flatnonzero(inside) - np.average(np.flatnonzero(inside), weights=weight)
+    slope = (weight * place) @ value[inside] / (weight @ place**2)
+    return slope > STEADY_ERRORS / np.sqrt(weight @ place**2) and slope * np.ptp(place) > SMALLEST_RISE

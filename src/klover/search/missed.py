@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from klover.base.shapes import AnyArray, Float
-from klover.importance.draws import WeightedDraws
+from klover.importance import ratios
 from klover.mixtures.mixture import Mixture
 from klover.search.climb import climb
 from klover.search.curvature import local_covariance, log_volume
@@ -96,7 +96,8 @@ def find_missed(
     evaluator: Evaluator,
     proposal: Mixture,
     mixture: Mixture,
-    draws: WeightedDraws,
+    x: Float[AnyArray, "draw dim"],
+    log_ratio: Float[AnyArray, " draw"],
     effort: Effort,
     tuning: Tuning,
 ) -> tuple[list[Part], Searched]:
@@ -108,23 +109,23 @@ def find_missed(
         Sources of chance and of the target.
     proposal, mixture
         What draws come from, and the same without what was added in defence.
-    draws
-        Of the proposal; the heaviest may have met what it misses.
+    x, log_ratio
+        Draws of the proposal and log p - log q there; the heaviest may have met what it misses.
     effort, tuning
         How hard to look, and the numbers of the engine.
     """
-    log_ratio, log_evidence = np.asarray(draws.log_ratio), float(draws.log_evidence)
-    order = np.argsort(-log_ratio)[: min(effort.num_heavy, int(np.isfinite(log_ratio).sum()))]
-    x, values, searched = find_tops(generator, evaluator, mixture, np.asarray(draws.x)[order], effort, tuning)
-    limit = log_evidence + np.log(tuning.missed.least_ratio)
-    is_suspect = values - proposal.log_prob(x) > limit
-    parts = parts_with_mass(evaluator, mixture, x, values, is_suspect, log_evidence, tuning)
+    log_ratio, log_evidence = np.asarray(log_ratio), float(ratios.log_evidence(log_ratio)[0])
+    heaviest = np.argsort(-log_ratio)[: min(effort.num_heavy, int(np.isfinite(log_ratio).sum()))]
+    tops, values, searched = find_tops(generator, evaluator, mixture, np.asarray(x)[heaviest], effort, tuning)
+    is_suspect = values - proposal.log_prob(tops) > log_evidence + np.log(tuning.missed.least_ratio)
+    parts = parts_with_mass(evaluator, mixture, tops, values, is_suspect, log_evidence, tuning)
     scale = find_scale(
         generator, evaluator, proposal, mixture, log_evidence, effort.num_radial, tuning.missed.smallest_halo
     )
     return parts + ([] if scale is None else [Part(*scale)]), searched
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def find_tops(
     generator: np.random.Generator,
     evaluator: Evaluator,
@@ -149,6 +150,7 @@ def find_tops(
     return np.asarray(centre + tops @ root.T), np.where(np.isfinite(values), values, -np.inf), searched
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def parts_with_mass(
     evaluator: Evaluator,
     mixture: Mixture,

@@ -21,6 +21,8 @@ MOST_LARGE_MODES = 4
 MOST_NEWTON_STEPS = 30
 NEWTON_GAIN = 0.01
 """A Newton step that promises less, in nats, is not taken."""
+NEGLIGIBLE = 10.0
+"""Nats for each dimension, and for five more, below the highest top: lower ones hold nothing, were they e¹⁰ as wide."""
 LENGTHS = 0.2 ** np.arange(8)
 SMALLEST_PRECISION = 1e-20
 
@@ -79,8 +81,9 @@ def find_modes(generator: np.random.Generator, evaluator: Evaluator, region: Reg
         tops, values = climb_target(evaluator, starts)
         # To a digit that rounding does not reach: a constant in log p must not choose who stands for a mode.
         heights = np.round(values - values.max(), 6) if np.isfinite(values).any() else values
+        highest = max([*values, *modes.log_p])
         for place in np.argsort(-heights, kind="stable"):
-            if np.isfinite(values[place]):
+            if values[place] > highest - NEGLIGIBLE * (dim + 5):
                 modes = _with_top(evaluator, region, modes, tops[place], float(values[place]), most, tuning)
         if modes.is_settled(tuning) or len(modes.count) == most:
             break

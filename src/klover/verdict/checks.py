@@ -11,18 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from klover.base.arrays import logsumexp
 from klover.base.shapes import AnyArray, Float
 from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
 from klover.mixtures.mixture import Mixture
 from klover.search.missed import Effort, Part, Searched, find_tops, parts_with_mass
+from klover.search.tails import endless_coordinate
 from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import TargetLike
 from klover.tuning import Tuning
 from klover.verdict.status import Status
 
 SPENT = "the budget is spent"
+CUT = 10.0
+"""Ratio of a raw weight to the smoothed one from which on smoothing has hidden something."""
+NUM_REPEATED = 16
+"""Draws that are evaluated twice."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +43,8 @@ class Case:
         What they were drawn from, and the same without what was added in defence.
     evaluator, generator
         For searches.
-    last_evidence
-        Log evidence of the last round and its error, if there was a round.
+    last_evidence, last_ess
+        Log evidence of the last round with its error, and its share of effective draws, if there was a round.
     drift
         Standard errors by which the last particles found mass that the proposal misses.
     most_invalid
@@ -57,6 +63,7 @@ class Case:
     evaluator: Evaluator
     generator: np.random.Generator
     last_evidence: tuple[float, float] | None = None
+    last_ess: float | None = None
     drift: float = 0.0
     most_invalid: tuple[int, int, int] = (0, 0, 1)
     cause: str | None = None
@@ -82,9 +89,14 @@ def no_support(case: Case) -> Doubt | None:
 
 
 def improper(case: Case) -> Doubt | None:
-    """Refuse where the mixture has followed the posterior outwards without coming to an end."""
+    """Refuse where the mixture has followed the posterior outwards without end, or the density does not fall off."""
     coordinate, width = widest(case.mixture)
     if width <= case.tuning.answer.largest_width:
+        weight, x = np.exp(np.asarray(case.draws.log_weight, float)), np.asarray(case.draws.x, float)
+        centre = weight @ x
+        scale = np.sqrt(weight @ (x - centre) ** 2)
+        coordinate, width = endless_coordinate(case.evaluator, centre, scale), np.inf
+    if coordinate is None:
         return None
     return Doubt(Status.IMPROPER, {"width": width, "name": case.evaluator.target.coordinate_name(coordinate)})
 
@@ -104,11 +116,11 @@ def raised(case: Case) -> Doubt | None:
 def hidden(case: Case) -> Doubt | None:
     """Refuse where NaN may hide more of the posterior than the last draws show, which have learnt to avoid it.
 
-    Densities in other languages often say so that a point is outside of the support; theirs is the ordinary limit.
+    A Stan program says so that a point is outside of the support; its is the ordinary limit.
     """
     num_nan, num_infinite, num_draws = case.most_invalid
-    is_foreign = hasattr(case.evaluator.target.model_info, "failures")
-    if is_foreign or num_nan + num_infinite <= case.tuning.answer.largest_hidden * num_draws:
+    is_rejecting = getattr(case.evaluator.target.model_info, "name", "") == "stan"
+    if is_rejecting or num_nan + num_infinite <= case.tuning.answer.largest_hidden * num_draws:
         return None
     return Doubt(Status.NOT_A_NUMBER, {"num_nan": num_nan, "num_infinite": num_infinite, "num_draws": num_draws})
 
@@ -124,6 +136,31 @@ def heavy(case: Case) -> Doubt | None:
     """Refuse weights with too heavy a tail."""
     is_light = float(case.draws.pareto_k) <= reliable_k(case.draws.num_draws)
     return None if is_light else Doubt(Status.HEAVY_WEIGHTS)
+
+
+def dominated(case: Case) -> Doubt | None:
+    """Refuse where one draw has a large part of the weight that smoothing has taken from it, or the rounds had more."""
+    raw = np.exp(np.asarray(case.draws.log_ratio, float) - float(logsumexp(np.asarray(case.draws.log_ratio, float))))
+    top = int(np.argmax(raw))
+    smoothed = float(np.exp(case.draws.log_weight[top]))
+    answer, share = case.tuning.answer, float(case.draws.ess) / case.draws.num_draws
+    is_cut = raw[top] > answer.largest_weight and raw[top] > CUT * smoothed
+    is_fallen = case.last_ess is not None and share < answer.fallen_ess * case.last_ess
+    if not (is_cut or is_fallen):
+        return None
+    return Doubt(Status.DOMINATED, {"top": raw[top], "share": share, "before": case.last_ess or share})
+
+
+def noisy(case: Case) -> Doubt | None:
+    """Refuse a density that gives two values at one point: evaluated twice, some of the draws must agree."""
+    log_p = np.asarray(case.draws.log_p, float)
+    inside = np.flatnonzero(np.isfinite(log_p))[:NUM_REPEATED]
+    again = case.evaluator.values(np.asarray(case.draws.x, float)[inside])
+    resolution = float(np.finfo(case.evaluator.target.start.dtype).eps) ** 0.5
+    difference = np.abs(again - log_p[inside]) / (1 + np.abs(log_p[inside]))
+    if not len(inside) or difference.max() <= resolution:
+        return None
+    return Doubt(Status.NOISY, {"difference": float(np.abs(again - log_p[inside]).max())})
 
 
 def few(case: Case) -> Doubt | None:
@@ -201,9 +238,7 @@ def missed_by_particles(case: Case) -> Doubt | None:
     heavy = x[:: max(len(x) // effort.num_heavy, 1)]
     tops, values, _ = find_tops(case.generator, case.evaluator, case.mixture, heavy, effort, tuning)
     is_far = np.any(np.abs(tops - x.mean(0)) > tuning.answer.far * x.std(0), axis=1)
-    parts = parts_with_mass(
-        case.evaluator, case.mixture, tops, values, is_far, float(case.draws.log_evidence), tuning
-    )
+    parts = parts_with_mass(case.evaluator, case.mixture, tops, values, is_far, float(case.draws.log_evidence), tuning)
     if not parts:
         return None
     return Doubt(Status.PARTICLES_MISS_MODE, {"mode": place_in_words(case.evaluator.target, parts[0].x)})
@@ -215,8 +250,10 @@ CHECKS: tuple[Check, ...] = (
     raised,
     hidden,
     invalid,
+    noisy,
     heavy,
     few,
+    dominated,
     unfinished,
     coarse,
     unstable,

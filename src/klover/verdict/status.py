@@ -89,6 +89,25 @@ class Status(enum.Enum):
             COORDINATES,
         ),
     )
+    DOMINATED = (
+        "one draw carries {top:.1%} of the raw weight, and {share:.1%} of the draws are effective where the last round "
+        "had {before:.1%}: the proposal is too low somewhere.",
+        "Give more work (budget, more components), or a box; fit again with another seed.",
+        "One of the {num_draws} fresh draws fell where the proposal is far too low. Smoothing has cut its weight, so "
+        "that k̂ = {pareto_k:.2f} looks good, but that one draw stands for a part of the posterior that the others do "
+        "not know: a narrow mode, or a scale that is missing. Means and evidence may be those of a part.",
+        (MORE_WORK, BOX, SEED),
+    )
+    NOISY = (
+        "the log density gave two values at one point, {difference:.3g} apart: it is random, or remembers.",
+        "Make the density a function of its argument alone: fix the seed of what is simulated, keep no state.",
+        "Some draws were evaluated twice, and the log density differed by up to {difference:.3g}. Weights then reward "
+        "lucky values: the evidence comes out too large, and the posterior too wide.",
+        (
+            "Fix the random numbers inside the density, so that it is the same function at every call.",
+            "Average more simulations; a pseudo-marginal sampler is made for such densities.",
+        ),
+    )
     UNCOVERED_MODE = (
         "the target has a mode, {mode}, that the proposal does not cover: one draw there would outweigh all "
         "{num_draws}.",
