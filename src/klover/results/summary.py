@@ -85,12 +85,13 @@ class Summary:
         figures = self.figures
         whose = " (of the importance draws that were refused)" if figures["kind"] == "particles" else ""
         share = f"{figures['ess']:.0f} effective of {figures['num_draws']} draws ({figures['ess_share']:.0%})"
-        return [
+        lines = [
             ("log evidence", f"{figures['log_evidence']:.3f} ± {figures['log_evidence_se']:.3f}"),
             (figures["kind"], share),
             ("Pareto k̂", f"{figures['pareto_k']:.2f}{whose}"),
             ("components", str(figures["num_components"])),
         ]
+        return lines if self.verdict.searched is None else [*lines, ("searched", str(self.verdict.searched))]
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:

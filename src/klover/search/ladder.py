@@ -1,4 +1,4 @@
-r"""The radial test: is there mass around the known centres, on another scale?
+r"""The radial test: how much mass there is around the known centres, on another scale.
 
 A core or a halo shares its centre with a component that is known, so no climb finds it, and draws of that component
 nearly never fall into it. The ladder is a mixture of copies of all components, :math:`4^{-3}` to :math:`4^5` times as

@@ -16,7 +16,7 @@ from klover.importance import ratios
 from klover.mixtures.mixture import Mixture
 from klover.search.climb import climb
 from klover.search.curvature import local_covariance, log_volume
-from klover.search.envelope import smallest_scale
+from klover.search.envelope import MASS, smallest_scale
 from klover.search.ladder import find_scale
 from klover.search.modes import resolution_of
 from klover.search.region import Region
@@ -89,6 +89,14 @@ class Searched:
     def smallest_scale(self) -> float:
         """Relative scale from which on a further mode would have been found (:mod:`klover.search.envelope`)."""
         return smallest_scale(self.dim, self.num_starts_a_rung, INFLATIONS)
+
+    def __str__(self) -> str:
+        """Say what was searched, and what would have been found."""
+        return (
+            f"{self.num_starts} starts up to {self.inflations[1]:.0f} sds away, {self.num_climbs} climbs, "
+            f"{self.num_radial} draws on other scales: a further mode with {MASS:.0%} of the mass of a known one, and "
+            f"{self.smallest_scale:.2f} of its width, would have been found with 99 %"
+        )
 
 
 def find_missed(

@@ -1,8 +1,8 @@
 r"""Which starts are worth a climb.
 
 A climb takes ten to thirty gradients, a look takes one. In the basin of a component with location :math:`\mu_k` and
-covariance :math:`\Sigma_k=L_kL_k^\top` the target climbs to :math:`\mu_k`: whitened by that component, the gradient g of
-log p has the direction of the component's own. So the score
+covariance :math:`\Sigma_k=L_kL_k^\top` the target climbs to :math:`\mu_k`: whitened by that component, the gradient g
+of log p has the direction of the component's own. So the score
 
 .. math:: \max_k\cos\big(L_k^\top g,\,L_k^{-1}(\mu_k-\theta)\big)
           =\max_k\frac{g^\top(\mu_k-\theta)}{\sqrt{g^\top\Sigma_kg}\,\lVert L_k^{-1}(\theta-\mu_k)\rVert}
