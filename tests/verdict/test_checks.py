@@ -11,6 +11,7 @@ import pytest
 import klover
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
+from klover.search.missed import Part
 from klover.targets.evaluator import Evaluator
 from klover.targets.model_info import ModelInfo
 from klover.tuning import Tuning
@@ -45,19 +46,26 @@ def with_errors(case):
     return dataclasses.replace(case, evaluator=evaluator)
 
 
+def with_part(case):
+    return dataclasses.replace(case, parts=(Part(np.array([8.0, 0.0]), np.eye(2), 0.0),))
+
+
 FLAWS = {
     "no_support": (without_support, Status.NO_SUPPORT),
     "improper": (without_end, Status.IMPROPER),
     "raised": (with_errors, Status.TARGET_RAISED),
     "hidden": (lambda case: dataclasses.replace(case, most_invalid=(30, 5, 2000)), Status.NOT_A_NUMBER),
     "invalid": (lambda case: with_draws(case, num_nan=np.asarray(400)), Status.NOT_A_NUMBER),
+    "noisy": (lambda case: with_draws(case, log_p=case.draws.log_p + 1e-3), Status.NOISY),
     "heavy": (lambda case: with_draws(case, pareto_k=np.asarray(1.5)), Status.HEAVY_WEIGHTS),
     "few": (lambda case: with_numbers(case, "answer", fewest_effective=10**6), Status.FEW_EFFECTIVE_DRAWS),
+    "dominated": (lambda case: with_numbers(case, "answer", fallen_ess=10.0), Status.DOMINATED),
     "unfinished": (lambda case: dataclasses.replace(case, cause=SPENT), Status.UNFINISHED),
     "coarse": (lambda case: with_numbers(case, "answer", coarse_log=0.0), Status.COARSE_NUMBERS),
     "unstable": (lambda case: dataclasses.replace(case, last_evidence=(100.0, 0.01)), Status.UNSTABLE_EVIDENCE),
+    "missed": (with_part, Status.UNCOVERED_MODE),
 }
-"""A change of a good case for each check of importance draws but the last, and what it leads to."""
+"""A change of a good case for each check of importance draws, and what it leads to."""
 
 
 def two_modes(mass=0.5, distance=8.0):
@@ -71,7 +79,7 @@ def two_modes(mass=0.5, distance=8.0):
 
 
 def test_the_order_of_the_checks():
-    assert [check.__name__ for check in CHECKS] == [*FLAWS, "missed"]
+    assert [check.__name__ for check in CHECKS] == [*FLAWS]
     assert [check.__name__ for check in PARTICLE_CHECKS] == ["unconverged", "missed_by_particles"]
 
 
