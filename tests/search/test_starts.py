@@ -11,10 +11,10 @@ from klover.search.starts import INFLATIONS, OVERALL, RADII, draw_rungs
 MEAN = np.array([5.0, -3.0])
 
 
-def rungs(name="student", box=None, num=4000):
+def rungs(name="student", box=None, num=4000, prior=np.zeros((0, 2))):  # noqa: B008
     target = klover.Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), box=box)
     components = klover.Family.parse(name).components(MEAN[None], np.array([[4.0, 0.25]]))
-    return draw_rungs(np.random.default_rng(0), Region(target), klover.Mixture.of(components), num)
+    return draw_rungs(np.random.default_rng(0), Region(target), klover.Mixture.of(components), prior, num)
 
 
 @pytest.mark.parametrize("name", ["student", "normal-diagonal", "normal-low-rank"])
@@ -46,3 +46,10 @@ def test_a_box_is_covered():
     region = rungs(box=(np.array([-7.0, 2.0]), np.array([-5.0, 40.0])))[-2]
     assert np.all((region >= [-7.0, 2.0]) & (region <= [-5.0, 40.0]))
     np.testing.assert_allclose(region.mean(0), [-6.0, 21.0], atol=1.0)
+
+
+def test_draws_of_a_prior_are_a_rung_of_their_own():
+    prior = np.array([[100.0, 1.0], [200.0, 2.0]])
+    starts = rungs(prior=prior)
+    assert len(starts) == len(rungs()) + 1
+    assert {tuple(point) for point in starts[-1]} == {tuple(point) for point in prior}

@@ -4,7 +4,8 @@ A missed mode is nearly always narrower than the one that was found, and is seen
 Gaussian found and one missed, 4 to 20 standard deviations away in any direction, starts of Normals that are 2 to 14
 times as wide as the found one fall into the basin most often, in 2 to 30 dimensions; a factor between two such rungs
 matters little. That is what the first six rungs are. Three have the covariance of the whole mixture, which lies along
-the modes that are known, and three know nothing but the example and the user's box.
+the modes that are known, and three know nothing but the example and the user's box. A model with a proper prior has one
+more, of draws of that prior.
 """
 
 import numpy as np
@@ -24,9 +25,13 @@ RADII = (1.0, 100.0)
 
 
 def draw_rungs(
-    generator: np.random.Generator, region: Region, mixture: Mixture, num: int
+    generator: np.random.Generator,
+    region: Region,
+    mixture: Mixture,
+    prior: Float[np.ndarray, "draw dim"],
+    num: int,
 ) -> Float[np.ndarray, "rung start dim"]:
-    """Draw as many starts on each rung."""
+    """Draw as many starts on each rung; one rung is taken from draws of the prior, if there are any."""
     dim, mean, root = mixture.dim, mixture.mean(), mixture.root()
     wide = Mixture(_with_normal_tails(mixture).components, np.full(mixture.capacity, -np.log(mixture.capacity)))
     rungs = [inflate(wide, factor).draw(generator, num) for factor in INFLATIONS]
@@ -35,6 +40,8 @@ def draw_rungs(
     rungs += [region.centre + noise[-2] @ root.T, region.draw_starts(generator, num)]
     radius = np.exp(generator.uniform(*np.log(RADII), (num, 1)))
     rungs.append(region.centre + radius * noise[-1] / np.linalg.norm(noise[-1], axis=1, keepdims=True))
+    if len(prior):
+        rungs.append(generator.choice(prior, num))
     return np.stack(rungs)
 
 

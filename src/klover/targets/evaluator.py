@@ -19,11 +19,12 @@ import numpy as np
 from klover.base.checks import check_count
 from klover.base.shapes import Float
 from klover.targets.loaded import TargetLike, as_target
-from klover.targets.positions import pad
+from klover.targets.positions import pad, ravel_rows
 from klover.targets.target import LARGEST_INTERMEDIATE, Target
 
 GRADIENT_BLOCKS = (32, 512)
 VALUE_BLOCK = 1024
+NUM_PRIOR_DRAWS = 256
 
 COUNTS = ("num_evaluations", "num_nan", "num_infinite", "num_raised", "seconds")
 
@@ -99,9 +100,13 @@ class Evaluator:
         self._value_blocks = (min(VALUE_BLOCK, limit),)
         self._gradient_blocks = tuple(block for block in GRADIENT_BLOCKS if block <= limit) or (limit,)
         self.has_gradient = _is_differentiable(self.target, self._gradient_blocks[0])
+        self._prior = np.zeros((0, self.target.dim))
         self._compilation = threading.Thread(target=self._compile_values, daemon=True)
+        self._prior_drawing = threading.Thread(target=self._draw_prior, daemon=True)
         if self.has_gradient:
             self._compilation.start()
+            if getattr(self.target.model_info, "prior", None) is not None:
+                self._prior_drawing.start()
 
     @property
     def elapsed(self) -> float:
@@ -162,6 +167,24 @@ class Evaluator:
         # What is wrong with it comes up again where the values are wanted. A thread does not inherit jax.enable_x64.
         with contextlib.suppress(Exception), jax.enable_x64(dtype == np.float64):
             _values.lower(self.target, shape).compile()
+
+    def prior_draws(self) -> Points:
+        """Return draws of the model's prior, unconstrained; none where it has none that can be drawn from."""
+        if self._prior_drawing.is_alive():
+            self._prior_drawing.join()
+        return self._prior
+
+    def _draw_prior(self) -> None:
+        """Draw from the prior while the search, which comes to need it last, does its work."""
+        info, dtype = self.target.model_info, self.target.start.dtype
+        assert info is not None
+        assert info.prior is not None
+        self._compilation.join()
+        # A model whose prior cannot be drawn from has none for the search.
+        with contextlib.suppress(Exception), jax.enable_x64(dtype == np.float64):
+            keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
+            draws = np.asarray(ravel_rows(jax.jit(jax.vmap(info.prior))(keys)), float)
+            self._prior = draws[np.isfinite(draws).all(axis=1)]
 
     def _clean(self, value: Float[np.ndarray, " draw"]) -> Float[np.ndarray, " draw"]:
         is_nan, is_infinite = np.isnan(value), value == np.inf

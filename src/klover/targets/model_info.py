@@ -33,6 +33,8 @@ class ModelInfo:
         From one constrained position (the model's parameters by name) to an unconstrained one.
     log_likelihood
         From one constrained position to the log likelihood of each observation, by the observed variable's name.
+    prior
+        From a key to an unconstrained position that is drawn from the prior, where that is proper.
     predict
         From a key and one constrained position to new observations, by the observed variable's name.
     """
@@ -44,4 +46,5 @@ class ModelInfo:
     improper: tuple[str, ...] = ()
     unconstrain: Callable[[Position], PyTree] | None = None
     log_likelihood: Callable[[Position], dict[str, AnyArray]] | None = None
+    prior: Callable[[Key[jax.Array, ""]], PyTree] | None = None
     predict: Callable[[Key[jax.Array, ""], Position], dict[str, AnyArray]] | None = None

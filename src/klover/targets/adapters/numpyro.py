@@ -250,6 +250,7 @@ def _summed_out(model: Callable, sites: _Sites) -> tuple[Callable, Callable]:
 
 def _model_info(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> ModelInfo:
     from numpyro import handlers
+    from numpyro.distributions import biject_to
     from numpyro.infer.util import unconstrain_fn
 
     def latent(position):
@@ -259,6 +260,10 @@ def _model_info(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> Mo
         fixed = handlers.substitute(model, data=latent(position))
         trace = handlers.trace(fixed).get_trace(*args, **kwargs)
         return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in sites.observed}
+
+    def prior(key):
+        trace = handlers.trace(handlers.seed(model, key)).get_trace(*args, **kwargs)
+        return {name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in sites.latent}
 
     def predict(key, position):
         fixed = handlers.substitute(model, data=latent(position))
@@ -275,5 +280,6 @@ def _model_info(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> Mo
         improper=tuple(sites.improper),
         unconstrain=lambda position: unconstrain_fn(model, args, kwargs, latent(position)),
         log_likelihood=log_likelihood if has_replay else None,
+        prior=None if sites.improper or sites.discrete else prior,
         predict=predict if has_replay else None,
     )
