@@ -180,6 +180,8 @@ class Missed:
     least_ratio: float = number(30.0, "ratio", "of p to q, over the evidence, at a top that is not covered", "guess")
     smallest_mode: float = number(1e-3, "mass", "of a missed mode, by Laplace, that is worth more work", "guess")
     smallest_halo: float = number(0.01, "mass", "the same on another scale around a known centre", "measured")
+    least_recall: float = number(0.99, "probability", "that known modes would be found, or look thoroughly", "guess")
+    trusted_recall: float = number(0.9, "probability", "below which nothing is trusted", "guess")
     most_returns: int = number(4, "times", "that the work goes on with what a search has found", "guess")
     most_retries: int = number(2, "times", "that it goes on for better weights", "guess")
 

@@ -12,9 +12,10 @@ from klover.refinement.pool import Pool
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.results import codec
 from klover.sampling.hamiltonian import Particles
+from klover.search.recall import Part
 
 VERSION = 1
-RECORDS = (Components, Diagonal, Full, LowRank, Mixture, Particles, Pool, RoundInfo, Stage, State)
+RECORDS = (Components, Diagonal, Full, LowRank, Mixture, Part, Particles, Pool, RoundInfo, Stage, State)
 
 
 def save(path: str | os.PathLike, context: Context, state: State, asked: dict[str, Any]) -> None:

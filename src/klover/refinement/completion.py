@@ -6,18 +6,20 @@ import numpy as np
 
 from klover.base.shapes import Float
 from klover.fitting.growth import grow
+from klover.importance.ratios import log_evidence
 from klover.mixtures.algebra import join
 from klover.mixtures.mixture import Mixture
 from klover.refinement.start import around
 from klover.refinement.state import Context, Stage, State
-from klover.search.missed import Effort, Part, Searched, find_missed
+from klover.search.missed import Effort, Searched, find_missed
+from klover.search.recall import Part, recall
 from klover.targets.evaluator import Evaluator
 from klover.verdict.checks import Case
 
 SHARES = 0.1, 0.5
 """The smallest and the largest share of the next draws that goes to what a search has found."""
-CHEAP_SECONDS = 1.0
-"""That a thorough search may take where nobody has asked for it."""
+CHEAP_SIZE = 10_000
+"""Numbers in the largest array of a log density that is searched thoroughly although nobody has asked for it."""
 EVALUATIONS = 24
 """Of a search for each start on a rung: twelve rungs, and as many again for the climbs."""
 
@@ -30,20 +32,46 @@ def look_for_missed(
     log_ratio: Float[np.ndarray, " draw"],
     is_thorough: bool,
 ) -> tuple[tuple[Part, ...], Searched]:
-    """Search for parts that draws miss, thoroughly where several modes are known and evaluations are cheap."""
+    """Search for parts that draws miss; thoroughly, if that is cheap, where the search would miss what is known."""
     evaluator, tuning = context.evaluator, context.tuning.missed
 
     def look(factor: float) -> tuple[list[Part], Searched]:
         effort = Effort.of(tuning, factor)
         return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
 
-    seconds, num = evaluator.seconds, evaluator.num_evaluations
     parts, searched = look(_affordable(evaluator, tuning.num_starts))
-    seconds = (evaluator.seconds - seconds) / (evaluator.num_evaluations - num)
-    is_cheap = evaluator.num_left is None and seconds * tuning.thorough * searched.num_starts < CHEAP_SECONDS
-    if not parts and (is_thorough or (state.num_modes > 1 and is_cheap)):
+    searched = _tested(context, state, searched, len(x), log_ratio)
+    if not parts and (is_thorough or (searched.recall < tuning.least_recall and _is_cheap(evaluator))):
         parts, searched = look(tuning.thorough)
+        searched = _tested(context, state, searched, len(x), log_ratio)
     return tuple(parts), searched
+
+
+def _is_cheap(evaluator: Evaluator) -> bool:
+    """Whether a hundred thousand evaluations take about a second: by the size of the program, which no clock changes."""
+    is_foreign = hasattr(evaluator.target.model_info, "failures")
+    is_small = evaluator.target.largest_intermediate <= CHEAP_SIZE
+    return evaluator.num_left is None and evaluator.has_gradient and not is_foreign and is_small
+
+
+def _tested(
+    context: Context, state: State, searched: Searched, num_draws: int, log_ratio: Float[np.ndarray, " draw"]
+) -> Searched:
+    """Test the search on the modes that are known and have mass; where it took particles, tops are no modes."""
+    smallest = log_evidence(log_ratio)[0] + np.log(context.tuning.missed.smallest_halo)
+    known = tuple(part for part in state.parts if part.log_mass > smallest)
+    if state.was_hard or len(known) < 2:
+        return searched
+    found = recall(
+        context.generator,
+        context.region,
+        state.mixture,
+        known,
+        context.evaluator.prior_draws(),
+        searched.num_starts_a_rung,
+        num_draws,
+    )
+    return dataclasses.replace(searched, recall=found)
 
 
 def _affordable(evaluator: Evaluator, num_starts: int) -> float:
@@ -71,19 +99,16 @@ def go_on(context: Context, state: State, case: Case) -> State:
     return dataclasses.replace(state, mixture=mixture, best_ess=0.0, num_stale=0, num_returns=state.num_returns + 1)
 
 
-def add_parts(context: Context, state: State, parts: tuple[Part, ...], log_evidence: float) -> State:
-    """Return a state with parts in its mixture, from which rounds go on."""
-    log_mass = np.array([part.log_mass for part in parts])
-    where, shape = (np.stack([getattr(part, name) for part in parts]) for name in ("x", "covariance"))
-    mass = np.exp(np.minimum(log_mass.max() - log_evidence, 0.0))
-    share = float(np.clip(mass / (1 + mass), *SHARES))
+def add_parts(context: Context, state: State, parts: tuple[Part, ...], known: float) -> State:
+    """Return a state with parts in its mixture, from which rounds go on; ``known`` is the log evidence without them."""
+    mass = np.exp(min(max(part.log_mass for part in parts) - known, 0.0))
     return dataclasses.replace(
         state,
-        mixture=join(state.mixture, around(context, where, shape, log_mass), share),
+        mixture=join(state.mixture, around(context, parts), float(np.clip(mass / (1 + mass), *SHARES))),
+        parts=(*state.parts, *parts),
         stage=state.stage if state.stage is Stage.EXPLORE else Stage.POOL,
         best_ess=0.0,
         num_stale=0,
-        num_modes=state.num_modes + len(parts),
         num_returns=state.num_returns + 1,
         is_done=False,
     )

@@ -15,10 +15,12 @@ from klover.refinement.pool import Pool
 from klover.refinement.state import Context, State
 from klover.search.curvature import log_determinant
 from klover.search.modes import Modes, find_modes
+from klover.search.recall import Part
 from klover.targets.approximations import weighted_draws
 
 BOX_DF = 20.0
 REGION_WEIGHTS = (0.4, 0.4, 0.2)
+PART = ("x", "covariance", "log_mass")
 GIVEN_ROUNDS = 6
 """Rounds of splits on draws that the user gave: they are fitted to once."""
 
@@ -34,8 +36,9 @@ def from_target(context: Context) -> State:
     state = dataclasses.replace(state, was_hard=not modes.is_settled(tuning.search))
     if len(modes.x) == 0:
         return state
+    parts = parts_of(modes)
     share = tuning.start.broad_share if context.region.box is None else tuning.start.box_share
-    return dataclasses.replace(state, mixture=join(_around_modes(context, modes), broad, share), num_modes=len(modes.x))
+    return dataclasses.replace(state, parts=parts, mixture=join(around(context, parts), broad, share))
 
 
 def cover(context: Context) -> Mixture:
@@ -60,23 +63,20 @@ def _matrices(
     return variance if is_large else variance[:, :, None] * np.eye(context.dim)
 
 
-def _around_modes(context: Context, modes: Modes) -> Mixture:
-    log_mass = modes.log_p + 0.5 * np.array([log_determinant(shape) for shape in modes.covariance])
-    return around(context, modes.x, modes.covariance, log_mass)
+def parts_of(modes: Modes) -> tuple[Part, ...]:
+    """Return modes with their masses by Laplace."""
+    volume = [0.5 * (log_determinant(shape) + modes.x.shape[1] * np.log(2 * np.pi)) for shape in modes.covariance]
+    return tuple(map(Part, modes.x, modes.covariance, (modes.log_p + np.reshape(volume, -1)).tolist()))
 
 
-def around(
-    context: Context,
-    x: Float[np.ndarray, "mode dim"],
-    covariance: Float[np.ndarray, "mode dim *dim"],
-    log_mass: Float[np.ndarray, " mode"],
-) -> Mixture:
-    """Return the mixture of several copies of each mode, weighted by the masses of the modes.
+def around(context: Context, parts: tuple[Part, ...]) -> Mixture:
+    """Return the mixture of several copies of each part, weighted by the masses of the parts.
 
-    A mode that looks small may be wide, so none begins with next to nothing. The narrowest copies have lighter tails
+    A part that looks small may be wide, so none begins with next to nothing. The narrowest copies have lighter tails
     the more dimensions there are: heavy ones would draw nearly everything far out.
     """
     start = context.tuning.start
+    x, covariance, log_mass = (np.stack([getattr(part, name) for part in parts]) for name in PART)
     weight = np.exp(np.maximum(log_mass - log_mass.max(), -np.log(start.weight_range)))
     dfs = [max(context.dim, start.wide_df), *[start.wide_df] * (len(start.copies) - 1)]
     return mixture_of(

@@ -19,6 +19,7 @@ from klover.search.curvature import local_covariance, log_volume
 from klover.search.envelope import MASS, smallest_scale
 from klover.search.ladder import find_scale
 from klover.search.modes import resolution_of
+from klover.search.recall import Part
 from klover.search.region import Region
 from klover.search.screen import lowest, score
 from klover.search.slopes import slopes
@@ -52,15 +53,6 @@ class Effort:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """A part of the target: where it is, its covariance (or variances, in many dimensions), its log mass by Laplace."""
-
-    x: Float[np.ndarray, " dim"]
-    covariance: Float[np.ndarray, "dim *dim"]
-    log_mass: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Searched:
     """What was searched for missed parts.
 
@@ -76,6 +68,9 @@ class Searched:
         Draws on other scales around the known centres.
     dim
         Dimension of the space.
+    recall
+        Probability with which each of several known modes would have been found, had it been missed
+        (:mod:`klover.search.recall`); 1 where there is but one.
     """
 
     num_starts: int
@@ -84,6 +79,7 @@ class Searched:
     inflations: tuple[float, float]
     num_radial: int
     dim: int
+    recall: float = 1.0
 
     @property
     def smallest_scale(self) -> float:

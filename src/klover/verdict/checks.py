@@ -17,7 +17,8 @@ from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
 from klover.mixtures.mixture import Mixture
-from klover.search.missed import Effort, Part, Searched, find_tops, parts_with_mass
+from klover.search.missed import Effort, Searched, find_tops, parts_with_mass
+from klover.search.recall import Part
 from klover.search.tails import endless_coordinate
 from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import TargetLike
@@ -215,6 +216,13 @@ def missed(case: Case) -> Doubt | None:
     return Doubt(Status.UNCOVERED_MODE, {"mode": place_in_words(case.evaluator.target, case.parts[0].x)})
 
 
+def unsearchable(case: Case) -> Doubt | None:
+    """Refuse where several modes are known of which one was found by luck: there may be others like it."""
+    if case.searched is None or case.searched.recall >= case.tuning.missed.trusted_recall:
+        return None
+    return Doubt(Status.HIDDEN_MODES, {"recall": case.searched.recall})
+
+
 def place_in_words(target: TargetLike, x: Float[AnyArray, " dim"]) -> str:
     """Name the first coordinates of a point."""
     values = np.asarray(target.flat_position(x[None]))[0]
@@ -258,6 +266,7 @@ CHECKS: tuple[Check, ...] = (
     coarse,
     unstable,
     missed,
+    unsearchable,
 )
 """Of importance draws."""
 

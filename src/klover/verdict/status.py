@@ -118,6 +118,16 @@ class Status(enum.Enum):
         "{num_draws} together. The means are those of a part of the posterior, and the evidence is too small.",
         (MORE_WORK, BOX, "Start from draws that hold the mode (start=), or from a wide mixture (klover.diffuse)."),
     )
+    HIDDEN_MODES = (
+        "several modes are known, and the search would have found one of them with a probability of {recall:.0%} only: "
+        "others like it may be hidden.",
+        "Say where the posterior may lie (box=), begin with draws on all modes (start=), or search harder "
+        "(search='thorough').",
+        "The weights look good (k̂ = {pareto_k:.2f}, {ess:.0f} effective draws), and a search found nothing more. But "
+        "the search was tested on the modes that are known: each was left out in turn, and one of them would have been "
+        "found with a probability of {recall:.0%} only. It was found by luck, and others may not have been.",
+        (BOX, START, "Search harder: refine(..., search='thorough').", SEED),
+    )
     DRIFTING_PARTICLES = (
         "particles that began as draws of the answer still move to where the proposal is all but absent ({drift:.1f} "
         "standard errors): a part of the posterior is not covered.",

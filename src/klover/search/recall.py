@@ -1,0 +1,83 @@
+r"""The search, tested on the modes that are known: whether it would have found each of them.
+
+Where several modes are known, the search can be tested on them. Each in turn is taken out of the mixture, starts are
+drawn from what is left as the search draws them, and those are counted that fall where the left-out mode is the highest
+(each mode a Normal with its Laplace mass). With h such starts on average the search finds it with probability
+:math:`1-e^{-h}`. If that is small for one of the known modes, which was then found by luck, there may be others like
+it. Nothing is evaluated but Normals.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from klover.base.shapes import Float, Int
+from klover.mixtures.algebra import mixture_of, take
+from klover.mixtures.components import Family
+from klover.mixtures.mixture import Mixture
+from klover.search.region import Region
+from klover.search.starts import draw_rungs
+
+MOST_PARTS = 12
+"""The test is made with the modes of least mass, if there are more: they are the hardest to find."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of the target: where it is, its covariance (or variances, in many dimensions), its log mass by Laplace."""
+
+    x: Float[np.ndarray, " dim"]
+    covariance: Float[np.ndarray, "dim *dim"]
+    log_mass: float
+
+
+def recall(
+    generator: np.random.Generator,
+    region: Region,
+    mixture: Mixture,
+    parts: tuple[Part, ...],
+    prior: Float[np.ndarray, "draw dim"],
+    num_starts: int,
+    num_draws: int,
+) -> float:
+    """Return the smallest probability, over the parts, that a search finds the part if it is not known.
+
+    Parameters
+    ----------
+    region, mixture, prior, num_starts
+        What the search draws its starts from, and how many on each rung.
+    parts
+        The known ones, of which there must be two or more.
+    num_draws
+        Draws of the mixture itself: one in a missed part would have had a large weight.
+    """
+    normals = _normals(parts)
+    owner = np.argmax(_log_joint(normals, parts, np.asarray(mixture.components.location)), axis=0)
+    hits = []
+    for which in np.argsort([part.log_mass for part in parts])[:MOST_PARTS]:
+        others = np.flatnonzero(owner != which)
+        if len(others) == 0:
+            continue
+        rest = take(mixture, others)
+        starts = draw_rungs(generator, region, rest, prior, num_starts).reshape(-1, mixture.dim)
+        starts = np.concatenate([starts, rest.draw(generator, num_draws)])
+        hits.append(_count(normals, parts, starts, int(which)))
+    return float(-np.expm1(-min(hits))) if hits else 1.0
+
+
+def _normals(parts: tuple[Part, ...]) -> Mixture:
+    shape = np.stack([part.covariance for part in parts])
+    return mixture_of(Family("normal"), np.stack([part.x for part in parts]), shape, np.inf, np.ones(len(parts)))
+
+
+def _log_joint(
+    normals: Mixture, parts: tuple[Part, ...], x: Float[np.ndarray, "draw dim"]
+) -> Float[np.ndarray, "part draw"]:
+    return np.array([part.log_mass for part in parts])[:, None] + np.asarray(normals.component_log_prob(x))
+
+
+def _count(
+    normals: Mixture, parts: tuple[Part, ...], starts: Float[np.ndarray, "start dim"], which: int
+) -> Int[np.ndarray, ""] | int:
+    """Count the starts at which a part is the highest."""
+    return int(np.sum(np.argmax(_log_joint(normals, parts, starts), axis=0) == which))
