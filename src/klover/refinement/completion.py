@@ -6,11 +6,14 @@ import numpy as np
 
 from klover.base.shapes import Float
 from klover.fitting.growth import grow
+from klover.fitting.sample import moments
 from klover.importance.ratios import log_evidence
-from klover.mixtures.algebra import join
+from klover.mixtures.algebra import inflate, join
 from klover.mixtures.mixture import Mixture
+from klover.refinement.exploration import follow
 from klover.refinement.start import around
 from klover.refinement.state import Context, Stage, State
+from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
 from klover.search.recall import Part, recall
 from klover.targets.evaluator import Evaluator
@@ -20,6 +23,8 @@ SHARES = 0.1, 0.5
 """The smallest and the largest share of the next draws that goes to what a search has found."""
 CHEAP_SIZE = 10_000
 """Numbers in the largest array of a log density that is searched thoroughly although nobody has asked for it."""
+NUM_RETURNING = 256
+"""Particles of a thorough search that come from far outside."""
 EVALUATIONS = 24
 """Of a search for each start on a rung: twelve rungs, and as many again for the climbs."""
 
@@ -43,12 +48,13 @@ def look_for_missed(
     searched = _tested(context, state, searched, len(x), log_ratio)
     if not parts and (is_thorough or (searched.recall < tuning.least_recall and _is_cheap(evaluator))):
         parts, searched = look(tuning.thorough)
+        parts = parts or _return_from_outside(context, state, proposal, float(log_evidence(log_ratio)[0]))
         searched = _tested(context, state, searched, len(x), log_ratio)
     return tuple(parts), searched
 
 
 def _is_cheap(evaluator: Evaluator) -> bool:
-    """Whether a hundred thousand evaluations take about a second: by the size of the program, which no clock changes."""
+    """Whether 100,000 evaluations take about a second: by the size of the program, which no clock changes."""
     is_foreign = hasattr(evaluator.target.model_info, "failures")
     is_small = evaluator.target.largest_intermediate <= CHEAP_SIZE
     return evaluator.num_left is None and evaluator.has_gradient and not is_foreign and is_small
@@ -77,6 +83,25 @@ def _tested(
 def _affordable(evaluator: Evaluator, num_starts: int) -> float:
     """Return the share of the usual effort that the budget still pays for."""
     return 1.0 if evaluator.num_left is None else min(evaluator.num_left / (EVALUATIONS * num_starts), 1.0)
+
+
+def _return_from_outside(context: Context, state: State, proposal: Mixture, known: float) -> list[Part]:
+    """Carry particles from far outside to the target: they find wide parts that have no top of their own."""
+    tuning, evaluator = context.tuning.exploration, context.evaluator
+    wide = inflate(state.mixture, tuning.inflations[0], context.tuning.start.wide_df)
+    x = wide.draw(context.generator, 2 * NUM_RETURNING)
+    log_p = evaluator.values(x)
+    if not np.isfinite(log_p).any():
+        return []
+    particles, _ = carry(
+        context.generator, evaluator, wide, x, log_p, NUM_RETURNING, follow(context), context.tuning.moves
+    )
+    outside = particles.log_p - proposal.log_prob(particles.x) > known + np.log(context.tuning.missed.least_ratio)
+    if outside.mean() < context.tuning.missed.smallest_halo or outside.sum() < 2:
+        return []
+    mean, covariance = moments(particles.x[outside], np.ones(outside.sum()))
+    shape = np.diagonal(covariance) if context.dim > context.tuning.search.full_dim else covariance
+    return [Part(mean, np.asarray(shape), known + float(np.log(outside.mean())))]
 
 
 def look_before_exploring(context: Context, state: State) -> State:

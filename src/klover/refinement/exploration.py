@@ -20,7 +20,7 @@ from klover.refinement.pool import Pool
 from klover.refinement.stages import Look
 from klover.refinement.state import Context, State
 from klover.sampling.hamiltonian import Bridge, Particles, move, place
-from klover.sampling.tempering import carry, excursion
+from klover.sampling.tempering import Refit, carry, excursion
 
 FOLLOWING_STEPS = 3
 """Steps of EM by which a kernel follows moving particles."""
@@ -103,10 +103,10 @@ def descend(context: Context, pool: Pool) -> tuple[Particles, Mixture]:
 def explore(context: Context, state: State, moved: Particles) -> State:
     """Send particles on two journeys, keep them in the archive, and find the frontier."""
     tuning = context.tuning.exploration
-    follow = _follow(context)
+    following = follow(context)
     journey = context.generator, context.evaluator
     hottest = max(1 - 4 / context.dim, tuning.hottest)
-    away = excursion(*journey, state.mixture, moved, hottest, follow, context.tuning.moves)
+    away = excursion(*journey, state.mixture, moved, hottest, following, context.tuning.moves)
     factor = tuning.inflations[len(state.history) % len(tuning.inflations)]
     wide = join(
         inflate(state.mixture, factor, context.tuning.start.wide_df), state.broad, context.tuning.start.box_share
@@ -116,7 +116,7 @@ def explore(context: Context, state: State, moved: Particles) -> State:
     explored = moved
     # In a narrow support no draw of an inflated mixture may lie inside; then there is nothing to carry.
     if np.isfinite(log_p).any():
-        explored, _ = carry(*journey, wide, x, log_p, tuning.num_particles, follow, context.tuning.moves)
+        explored, _ = carry(*journey, wide, x, log_p, tuning.num_particles, following, context.tuning.moves)
     mass, _ = uncovered_mass(explored, state.pool)
     state = dataclasses.replace(
         state,
@@ -132,7 +132,7 @@ def find_frontier(context: Context, state: State, moved: Particles) -> State:
     The cold ones look into necks, where steps must be small, and half of them are replaced every time. The hot ones
     crawl along ridges: they are kept, and their trajectories are long, because a walk of short ones gets nowhere.
     """
-    tuning, follow, dim = context.tuning.exploration, _follow(context), context.dim
+    tuning, following, dim = context.tuning.exploration, follow(context), context.dim
     kernel = state.mixture if state.frontier is None else join(state.mixture, state.frontier, 0.5)
     cold, hot = moved.take(np.arange(0, len(moved.x), 2)), moved.take(np.arange(1, len(moved.x), 2))
     if state.frontier_particles:
@@ -143,8 +143,8 @@ def find_frontier(context: Context, state: State, moved: Particles) -> State:
     bridge = Bridge(max(1 - 2 / dim, tuning.hottest))
     for _ in range(tuning.crawls):
         hot = _move(context, kernel, hot, bridge, tuning.num_moves, tuning.crawl_leapfrogs)
-        kernel = follow(kernel, hot)
-    frontier = join(follow(state.mixture, cold), follow(state.mixture, hot), 0.5)
+        kernel = following(kernel, hot)
+    frontier = join(following(state.mixture, cold), following(state.mixture, hot), 0.5)
     return dataclasses.replace(state, frontier_particles=(cold, hot), frontier=frontier)
 
 
@@ -152,10 +152,10 @@ def _move(context: Context, kernel: Mixture, particles: Particles, bridge: Bridg
     return move(context.generator, context.evaluator, kernel, particles, context.tuning.moves, bridge, *counts)
 
 
-def _follow(context: Context):
+def follow(context: Context) -> Refit:
     """Return a function that lets a mixture follow moving particles by a few EM steps."""
 
-    def follow(kernel: Mixture, particles: Particles) -> Mixture:
+    def refit(kernel: Mixture, particles: Particles) -> Mixture:
         return fit(kernel, equal(particles.x, particles.log_p), context.rules, num_steps=FOLLOWING_STEPS)
 
-    return follow
+    return refit
