@@ -51,15 +51,19 @@ class Split:
     target_scale: float
 
 
+def read_shipped(name: str) -> bytes:
+    """Return the content of a file that comes with the package."""
+    return (importlib.resources.files("klover.paper") / "data" / name).read_bytes()
+
+
 def load(name: str) -> Dataset:
     """Load a data set that is shipped with the package: ``"wine"`` (the red wines), or another of ``DATASETS``."""
     check_choice("name", name, DATASETS)
-    file = importlib.resources.files("klover.paper") / "data" / f"{name}.csv.xz"
-    content = lzma.decompress(file.read_bytes())
+    content = lzma.decompress(read_shipped(f"{name}.csv.xz"))
     checksum = hashlib.sha256(content).hexdigest()
     if checksum != CHECKSUMS[name]:
         raise ValueError(
-            f"{file.name} must hold a CSV with SHA-256 {CHECKSUMS[name]}, got {checksum}. Install the package again."
+            f"{name}.csv.xz must hold a CSV with SHA-256 {CHECKSUMS[name]}, got {checksum}. Install the package again."
         )
     header, *lines = content.decode("ascii").splitlines()
     values = np.loadtxt(lines, delimiter=",")

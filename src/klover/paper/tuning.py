@@ -6,7 +6,6 @@ log of mean with importance weights, the quantity that the paper's equations def
 """
 
 import dataclasses
-import importlib.resources
 import itertools
 import json
 from pathlib import Path
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.paper import methods, problems
+from klover.paper.datasets import read_shipped
 from klover.paper.measurements import write_whole
 from klover.paper.methods import Choices
 
@@ -49,7 +49,7 @@ Point = tuple[float, float, float]
 
 def shipped() -> dict[str, Any]:
     """Return what was tuned before, and comes with the package."""
-    return json.loads((importlib.resources.files("klover.paper") / "data" / "tuned.json").read_text("utf-8"))
+    return json.loads(read_shipped("tuned.json"))
 
 
 def tuned(table: str) -> tuple[str, ...]:
