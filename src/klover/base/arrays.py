@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from klover.base.checks import as_key
-from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerDraw, RandomKey
 
 Carry = TypeVar("Carry")
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def namespace(*arrays: Any) -> ModuleType:
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
 
 
-def randomness(source: KeyLike | np.random.Generator, *arrays: Any) -> Key[jax.Array, ""] | np.random.Generator:
+def randomness(source: KeyLike | np.random.Generator, *arrays: Any) -> RandomKey | np.random.Generator:
     """Return where chance comes from for arrays: a NumPy generator seeded by the key, or the key for JAX arrays."""
     if isinstance(source, np.random.Generator):
         return source
@@ -97,7 +97,7 @@ def digamma(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
     return np.log(large) - 0.5 / large - series - sum(1 / (x + shift) for shift in range(6))
 
 
-def comb(weight: Float[AnyArray, " draw"], level: Float[AnyArray, " taken"]) -> Int[AnyArray, " taken"]:
+def comb(weight: PerDraw, level: Float[AnyArray, " taken"]) -> Int[AnyArray, " taken"]:
     """Return the draws at which the cumulative weight first exceeds the given shares of the total.
 
     Draws of weight zero are never taken.
@@ -111,9 +111,7 @@ def comb(weight: Float[AnyArray, " draw"], level: Float[AnyArray, " taken"]) -> 
     return xp.searchsorted(ends, level * ends[-1], side="right")
 
 
-def even_comb(
-    generator: np.random.Generator, weight: Float[AnyArray, " draw"], num_taken: int
-) -> Int[np.ndarray, " taken"]:
+def even_comb(generator: np.random.Generator, weight: PerDraw, num_taken: int) -> Int[np.ndarray, " taken"]:
     """Take draws by their weights on the host, on an evenly spaced comb with one random offset."""
     return np.asarray(comb(np.asarray(weight, float), (np.arange(num_taken) + generator.uniform()) / num_taken))
 

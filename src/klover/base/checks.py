@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from klover.base.shapes import Key
+from klover.base.shapes import RandomKey
 
 
-def as_key(key: Any) -> Key[jax.Array, ""]:
+def as_key(key: Any) -> RandomKey:
     """Return one typed key; a whole number is the seed of one."""
     if isinstance(key, numbers.Integral) and not isinstance(key, bool):
         return _seeded(int(key))
@@ -29,7 +29,7 @@ def as_key(key: Any) -> Key[jax.Array, ""]:
     return key
 
 
-def _seeded(seed: int) -> Key[jax.Array, ""]:
+def _seeded(seed: int) -> RandomKey:
     """Return ``jax.random.key(seed)``, which would compile two programs: a tenth of a second of a first answer."""
     if 0 <= seed < 2**31 and jax.config.jax_default_prng_impl == "threefry2x32":  # pyright: ignore
         return jax.random.wrap_key_data(np.array([0, seed], np.uint32))  # pyright: ignore

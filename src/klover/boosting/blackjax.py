@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 
-from klover.base.shapes import Key, PyTree, record
+from klover.base.shapes import PyTree, RandomKey, record
 from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo, BoostState
 from klover.boosting.settings import Settings
@@ -37,9 +37,9 @@ class VIAlgorithm(NamedTuple):
         From a key, a state and a number to a pytree of that many draws of the mixture, not weighted.
     """
 
-    init: Callable[[PyTree, Key[jax.Array, ""]], AlgorithmState]
-    step: Callable[[Key[jax.Array, ""], AlgorithmState], tuple[AlgorithmState, BoostInfo]]
-    sample: Callable[[Key[jax.Array, ""], AlgorithmState, int], PyTree]
+    init: Callable[[PyTree, RandomKey], AlgorithmState]
+    step: Callable[[RandomKey, AlgorithmState], tuple[AlgorithmState, BoostInfo]]
+    sample: Callable[[RandomKey, AlgorithmState, int], PyTree]
 
 
 def vi_algorithm(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.checks import as_key, check_choice, check_count, check_finite
-from klover.base.shapes import AnyArray, Float, Key, KeyLike
+from klover.base.shapes import KeyLike, Points, RandomKey
 from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo
 from klover.boosting.settings import Settings
@@ -173,7 +173,7 @@ def _check_without_gradient(start: str | Mixture | Fit, settings: Settings) -> N
         )
 
 
-def _checked(start: str | Mixture | Fit, key: Key[jax.Array, ""], target: Target, settings: Settings) -> str | Mixture:
+def _checked(start: str | Mixture | Fit, key: RandomKey, target: Target, settings: Settings) -> str | Mixture:
     """Check where a fit starts; bring a given mixture to the numbers that the target works with."""
     if isinstance(start, Fit):
         start = start.mixture
@@ -201,7 +201,7 @@ def _checked(start: str | Mixture | Fit, key: Key[jax.Array, ""], target: Target
     return given
 
 
-def _check_support(target: Target, points: Float[AnyArray, "draw dim"]) -> None:
+def _check_support(target: Target, points: Points) -> None:
     """Fail at once, with a clear message, where the density is finite nowhere."""
     value = np.asarray(jax.jit(Target.log_prob)(target, points))
     if not np.isfinite(value).any():

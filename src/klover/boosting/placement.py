@@ -20,7 +20,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from klover.base.shapes import AnyArray, Float, Key
+from klover.base.shapes import AnyArray, Float, PerDraw, Point, Points, RandomKey, Scalar
 from klover.fitting.adam import Rate, minimise
 from klover.importance import resampling
 from klover.importance.ratios import normalise
@@ -41,11 +41,8 @@ GAMMAS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9)
 
 
 def ascent(
-    log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]],
-    start: Float[AnyArray, " dim"],
-    learning_rate: Rate,
-    num_steps: int = ASCENT_STEPS,
-) -> Float[AnyArray, " dim"]:
+    log_density: Callable[[Point], Scalar], start: Point, learning_rate: Rate, num_steps: int = ASCENT_STEPS
+) -> Point:
     """Climb by Adam, one point and one gradient a step; steps that are not finite are not taken."""
     params, _ = minimise(
         jax.random.key(0),
@@ -59,11 +56,7 @@ def ascent(
 
 
 def candidates_from_draws(
-    key: Key[jax.Array, ""],
-    family: Family,
-    x: Float[AnyArray, "draw dim"],
-    log_ratio: Float[AnyArray, " draw"],
-    log_residual: Float[AnyArray, " draw"],
+    key: RandomKey, family: Family, x: Points, log_ratio: PerDraw, log_residual: PerDraw
 ) -> Components:
     """Propose components at draws picked by weight times positive residual log p - log q, in several sizes.
 
@@ -105,12 +98,7 @@ def candidates_from_climbs(
     return family.components(tops, jax.vmap(lambda top: covariance(-jax.hessian(target.log_prob)(top)))(tops))
 
 
-def choose(
-    candidates: Components,
-    x: Float[AnyArray, "draw dim"],
-    log_weight: Float[AnyArray, " draw"],
-    log_q: Float[AnyArray, " draw"],
-) -> Mixture:
+def choose(candidates: Components, x: Points, log_weight: PerDraw, log_q: PerDraw) -> Mixture:
     r"""Return the candidate, with its weight γ, that maximises :math:`\sum_sw_s\log(1-\gamma+\gamma f/q)`."""
 
     def log_density(index):

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from klover.base.shapes import AnyArray, Bool, Float, Key, PyTree, record
+from klover.base.shapes import AnyArray, Bool, Float, PyTree, RandomKey, Scalar, record
 
 Params = dict[str, PyTree]
-Rate = float | Float[AnyArray, ""]
+Rate = float | Scalar
 """A learning rate, or a traced one where many are tried at once."""
 
 
@@ -22,8 +22,8 @@ class Descent:
 
 
 def minimise(
-    key: Key[jax.Array, ""],
-    loss: Callable[[Key[jax.Array, ""], Params], Float[AnyArray, ""]],
+    key: RandomKey,
+    loss: Callable[[RandomKey, Params], Scalar],
     params: Params,
     learning_rates: dict[str, Rate],
     num_steps: int,

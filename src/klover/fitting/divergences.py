@@ -12,11 +12,10 @@ The reported *divergences* subtract the estimated :math:`\log Z`; so they do not
 import math
 
 from klover.base.arrays import constant, logsumexp, namespace
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 from klover.importance.ratios import log_evidence, normalise
 
-LogDensity = Float[AnyArray, " draw"]
-Scalar = Float[AnyArray, ""]
+LogDensity = PerDraw
 
 PAPER_LOG_EPSILON = -10.0
 """log ε of the paper's smoothed residual ("Stabilization of likelihood ratios")."""

@@ -22,7 +22,7 @@ import jax
 
 from klover.base.arrays import digamma, exact_products, iterate, logsumexp, namespace, over_blocks
 from klover.base.linalg import solve_positive
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, PerComponent, PerDraw, Scalar
 from klover.fitting.sample import Sample
 from klover.importance.ratios import effective_sample_size
 from klover.mixtures.components import Components
@@ -35,14 +35,12 @@ NUM_NARROWINGS = 3
 SMALLEST_MASS = 1e-10
 
 
-def prior_strength(log_weight: Float[AnyArray, " draw"], dim: int, num_draws: float = 1.0) -> Float[AnyArray, ""]:
+def prior_strength(log_weight: PerDraw, dim: int, num_draws: float = 1.0) -> Scalar:
     """Weight of the covariance prior, such that it counts like ``num_draws * (dim + 1)`` effective draws."""
     return num_draws * (dim + 1) / namespace(log_weight).maximum(effective_sample_size(log_weight), 1.0)
 
 
-def responsibilities(
-    mixture: Mixture, sample: Sample
-) -> tuple[Float[AnyArray, "component draw"], Float[AnyArray, "component draw"], Float[AnyArray, " draw"]]:
+def responsibilities(mixture: Mixture, sample: Sample) -> tuple[PerComponent, PerComponent, PerDraw]:
     """Return posterior component probabilities, squared distances, and the log density of the whole."""
     xp = namespace(sample.x)
     components = mixture.components
@@ -64,9 +62,7 @@ def responsibilities(
     return responsibility, distance, log_density
 
 
-def objective(
-    mixture: Mixture, sample: Sample, prior: Spread, strength: Float[AnyArray, ""] | float
-) -> Float[AnyArray, ""]:
+def objective(mixture: Mixture, sample: Sample, prior: Spread, strength: Scalar | float) -> Scalar:
     """Weighted log likelihood plus the covariance prior of the used components: what every step raises."""
     xp = namespace(sample.x)
     log_density = responsibilities(mixture, sample)[2]
@@ -79,12 +75,7 @@ def objective(
 
 
 def step(
-    mixture: Mixture,
-    sample: Sample,
-    prior: Spread,
-    strength: Float[AnyArray, ""] | float = 0.0,
-    *,
-    is_df_fitted: bool = True,
+    mixture: Mixture, sample: Sample, prior: Spread, strength: Scalar | float = 0.0, *, is_df_fitted: bool = True
 ) -> Mixture:
     r"""Take one EM step.
 
@@ -130,12 +121,7 @@ def step(
 
 
 def fit(
-    mixture: Mixture,
-    sample: Sample,
-    num_steps: int,
-    strength: Float[AnyArray, ""] | float = 0.0,
-    *,
-    is_df_fitted: bool = True,
+    mixture: Mixture, sample: Sample, num_steps: int, strength: Scalar | float = 0.0, *, is_df_fitted: bool = True
 ) -> Mixture:
     """Take ``num_steps`` EM steps, each covariance pulled to the one that it starts with."""
     prior = mixture.components.spread
@@ -143,10 +129,7 @@ def fit(
 
 
 def _fit_df(
-    df: Float[AnyArray, " component"],
-    dim: int,
-    weight: Float[AnyArray, "component draw"],
-    distance: Float[AnyArray, "component draw"],
+    df: Float[AnyArray, " component"], dim: int, weight: PerComponent, distance: PerComponent
 ) -> Float[AnyArray, " component"]:
     r"""Solve :math:`\sum_s\omega_s\,\partial_\nu\log t_\nu(m_s)=0` near the present ν, between 1 and 200.
 

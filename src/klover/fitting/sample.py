@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float, record
+from klover.base.shapes import AnyArray, Float, PerDraw, Point, Points, record
 from klover.importance.ratios import kish
 
 
@@ -53,9 +53,7 @@ def equal(x: Float[np.ndarray, "draw dim"], log_p: Float[np.ndarray, " draw"]) -
     return Sample(x, np.full(len(x), 1 / len(x)), log_p=log_p)
 
 
-def moments(
-    x: Float[AnyArray, "draw dim"], weight: Float[AnyArray, " draw"]
-) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, "dim dim"]]:
+def moments(x: Points, weight: PerDraw) -> tuple[Point, Float[AnyArray, "dim dim"]]:
     """Weighted mean and covariance, correlations shrunk as much as few effective draws make them uncertain."""
     weight = weight / weight.sum()
     mean = weight @ x

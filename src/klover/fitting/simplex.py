@@ -19,11 +19,9 @@ import jax.numpy as jnp
 from klover.base.arrays import iterate, logsumexp, namespace
 from klover.base.checks import check_choice
 from klover.base.linalg import solve_positive
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, PerComponent, PerDraw, Scalar
 
 Weights = Float[AnyArray, " component"]
-PerComponent = Float[AnyArray, "component draw"]
-PerDraw = Float[AnyArray, " draw"]
 
 NUM_STEPS = {"projected": 300, "em": 300, "newton": 40}
 LINE_SEARCH = tuple(0.5**power for power in range(12))
@@ -44,7 +42,7 @@ def gain_and_error(log_candidate: PerComponent, log_q: PerDraw, weight: PerDraw)
     return value, xp.sqrt(xp.sum(xp.where(weight > 0, weight * (ratio - value[:, None]), 0.0) ** 2, axis=1))
 
 
-def kkt_gap(log_weights: Weights, log_component: PerComponent, weight: PerDraw) -> Float[AnyArray, ""]:
+def kkt_gap(log_weights: Weights, log_component: PerComponent, weight: PerDraw) -> Scalar:
     """Largest gain over the used components, less one: zero at the optimum."""
     xp = namespace(log_component)
     log_q = logsumexp(log_weights[:, None] + log_component, axis=0)
@@ -57,7 +55,7 @@ def forward_weights(
     weight: PerDraw,
     method: str = "newton",
     num_steps: int | None = None,
-) -> tuple[Weights, Float[AnyArray, ""]]:
+) -> tuple[Weights, Scalar]:
     """Re-optimise the weights for the forward KL.
 
     Parameters
@@ -130,7 +128,7 @@ def reverse_weights(
     return jnp.where(solution > 0, jnp.log(jnp.where(solution > 0, solution, 1.0)), -jnp.inf)
 
 
-def _scaled_densities(log_component: PerComponent, used: AnyArray) -> Float[AnyArray, "component draw"]:
+def _scaled_densities(log_component: PerComponent, used: AnyArray) -> PerComponent:
     """Densities divided, draw by draw, by the largest of them: the objective moves by a constant only."""
     xp = namespace(log_component)
     log_component = xp.where(used[:, None], log_component, -xp.inf)
@@ -138,7 +136,7 @@ def _scaled_densities(log_component: PerComponent, used: AnyArray) -> Float[AnyA
     return xp.exp(log_component - xp.where(xp.isfinite(highest), highest, 0.0))
 
 
-def _safe_density(weights: Weights, density: Float[AnyArray, "component draw"]) -> PerDraw:
+def _safe_density(weights: Weights, density: PerComponent) -> PerDraw:
     return namespace(density).maximum(weights @ density, 1e-300 if density.dtype.itemsize == 8 else 1e-30)
 
 
@@ -181,7 +179,7 @@ def _newton(weights: Weights, density: PerComponent, weight: PerDraw, num_steps:
     return xp.where(used, solution, 0.0)
 
 
-def _longest(value: Weights, move: Weights) -> Float[AnyArray, ""]:
+def _longest(value: Weights, move: Weights) -> Scalar:
     """Longest step, at most 1, that keeps 1 % of every positive value."""
     xp = namespace(value)
     return xp.minimum(1.0, 0.99 * xp.min(xp.where(move < 0, -value / xp.where(move < 0, move, -1.0), xp.inf)))

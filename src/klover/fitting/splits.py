@@ -19,7 +19,7 @@ import numpy as np
 
 from klover.base.arrays import logsumexp
 from klover.base.linalg import cholesky
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, PerDraw, Points
 from klover.fitting import em
 from klover.fitting.sample import Sample, moments
 from klover.importance.ratios import kish
@@ -89,13 +89,7 @@ def _children(mixture: Mixture, sample: Sample) -> dict[int, Mixture]:
     return {slot: pair for slot, pair in pairs.items() if pair is not None}
 
 
-def split(
-    mixture: Mixture,
-    slot: int,
-    sample: Sample,
-    residual: AnyArray,
-    responsibility: AnyArray,
-) -> Mixture | None:
+def split(mixture: Mixture, slot: int, sample: Sample, residual: AnyArray, responsibility: AnyArray) -> Mixture | None:
     """Return the two children of a component, weights relative to the whole; None where its draws have but one side."""
     weight = responsibility * sample.weight
     near = weight > NEAR * weight.max()
@@ -118,9 +112,7 @@ def split(
     return Mixture(children, np.log(weight.sum() * np.array([share[side].sum() for side in sides])))
 
 
-def _projection(
-    mixture: Mixture, slot: int, x: Float[AnyArray, "draw dim"], weighted: Float[AnyArray, " draw"]
-) -> Float[AnyArray, " draw"]:
+def _projection(mixture: Mixture, slot: int, x: Points, weighted: PerDraw) -> PerDraw:
     """Project whitened draws on the direction in which the (weighted, centred) residual is tilted, or else bent."""
     spread = mixture.components.spread
     assert isinstance(spread, Full)

@@ -19,9 +19,9 @@ from jax.core import Tracer
 
 from klover.base.arrays import namespace, randomness
 from klover.base.checks import check_count
-from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree, record
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, Points, PyTree, Scalar, record
 from klover.importance import control_variates, psis, ratios, resampling
-from klover.importance.ratios import LogRatio, Scalar
+from klover.importance.ratios import LogRatio
 from klover.mixtures.mixture import Mixture
 from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import TargetLike, as_target
@@ -135,7 +135,7 @@ class WeightedDraws:
         """Weighted mean of values at the draws, and its standard error."""
         return ratios.self_normalised(self.log_weight, values)
 
-    def function_pareto_k(self, function: Callable[[PyTree], Float[AnyArray, ""]]) -> Scalar:
+    def function_pareto_k(self, function: Callable[[PyTree], Scalar]) -> Scalar:
         """Tail index of ``|function| · ratio``: whether *this* expectation has a finite variance."""
         values = self.values(function)
         if values.ndim != 1:
@@ -162,9 +162,7 @@ class WeightedDraws:
         x = self.resample_unconstrained(key, num_draws, method)
         return variables(self.target.positions(x), self.target.names)
 
-    def resample_unconstrained(
-        self, key: KeyLike, num_draws: int, method: str = "systematic"
-    ) -> Float[AnyArray, "draw dim"]:
+    def resample_unconstrained(self, key: KeyLike, num_draws: int, method: str = "systematic") -> Points:
         """Return what :meth:`resample` returns for the same key, as flat, unconstrained points."""
         index = resampling.resample(key, self.log_weight, num_draws, method)
         return (self.x if isinstance(index, np.ndarray) else jnp.asarray(self.x))[index]
@@ -219,9 +217,7 @@ def over_draws(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
 
 
 @jax.jit
-def weigh(
-    target: Target, x: Float[AnyArray, "draw dim"], log_q: LogRatio, proposal: Mixture | None = None
-) -> WeightedDraws:
+def weigh(target: Target, x: Points, log_q: LogRatio, proposal: Mixture | None = None) -> WeightedDraws:
     """Evaluate the target at draws of a proposal, and weight them; if that is a mixture, use its control variate."""
     log_p, num_nan, num_positive_infinite = evaluate(target, x)
     log_weight, pareto_k = psis.smooth(log_p - log_q)

@@ -8,9 +8,8 @@ an expectation, with the means of the islands.
 import numpy as np
 
 from klover.base.arrays import logsumexp
-from klover.base.shapes import AnyArray, Float, record
+from klover.base.shapes import AnyArray, Float, Scalar, record
 from klover.importance.draws import WeightedDraws
-from klover.importance.ratios import Scalar
 
 
 @record
@@ -29,7 +28,7 @@ class ParticleDraws(WeightedDraws):
     """
 
     island_log_evidence: Float[AnyArray, " island"]
-    drift: Float[AnyArray, ""]
+    drift: Scalar
 
     @property
     def kind(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from klover.base.arrays import compiled, logsumexp, namespace
 from klover.base.checks import check_count
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 
 __all__ = ["fit_generalised_pareto", "pareto_k", "reliable_k", "smooth", "tail_length"]
 
@@ -35,9 +35,7 @@ def reliable_k(num_draws: int) -> float:
 
 
 @np.errstate(all="ignore")
-def fit_generalised_pareto(
-    exceedances: Float[AnyArray, " tail"], prior_weight: float = 10.0
-) -> tuple[Float[AnyArray, ""], Float[AnyArray, ""]]:
+def fit_generalised_pareto(exceedances: Float[AnyArray, " tail"], prior_weight: float = 10.0) -> tuple[Scalar, Scalar]:
     r"""Estimate the shape and scale of a generalised Pareto distribution (Zhang & Stephens 2009).
 
     With density :math:`\sigma^{-1} (1 + k y / \sigma)^{-1/k - 1}` and :math:`\theta = -k / \sigma`, the likelihood is
@@ -88,7 +86,7 @@ def fit_generalised_pareto(
     return k.astype(exceedances.dtype), (scale * largest).astype(exceedances.dtype)
 
 
-def _smooth_tail(ascending: Float[AnyArray, " draw"]) -> tuple[Float[AnyArray, " tail"], Float[AnyArray, ""]]:
+def _smooth_tail(ascending: PerDraw) -> tuple[Float[AnyArray, " tail"], Scalar]:
     """Return the tail of the sorted log ratios after smoothing, and its shape."""
     xp, limits, num_draws = namespace(ascending), np.finfo(ascending.dtype), ascending.shape[0]
     places_below_top = np.arange(tail_length(num_draws))[::-1]
@@ -122,14 +120,14 @@ def _check_vector(log_ratio: AnyArray) -> None:
 
 @compiled
 @np.errstate(all="ignore")
-def pareto_k(log_ratio: Float[AnyArray, " draw"]) -> Float[AnyArray, ""]:
+def pareto_k(log_ratio: PerDraw) -> Scalar:
     r"""Shape :math:`\hat k` of the tail of the importance ratios, as :func:`smooth` estimates it."""
     _check_vector(log_ratio)
     return _smooth_tail(namespace(log_ratio).sort(log_ratio))[1]
 
 
 @np.errstate(all="ignore")
-def smooth(log_ratio: Float[AnyArray, " draw"]) -> tuple[Float[AnyArray, " draw"], Float[AnyArray, ""]]:
+def smooth(log_ratio: PerDraw) -> tuple[PerDraw, Scalar]:
     r"""Stabilise importance weights by smoothing their tail.
 
     With :math:`M` the :func:`tail_length` of the finite ratios, :math:`u` the largest ratio below the tail and

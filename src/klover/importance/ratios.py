@@ -10,10 +10,9 @@ import math
 import numpy as np
 
 from klover.base.arrays import compiled, iterate, logsumexp, namespace
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 
-LogRatio = Float[AnyArray, " draw"]
-Scalar = Float[AnyArray, ""]
+LogRatio = PerDraw
 
 NUM_HALVINGS = 30
 

@@ -15,12 +15,12 @@ from jax.core import Tracer
 
 from klover.base.arrays import comb, namespace, randomness
 from klover.base.checks import check_choice, check_count
-from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerDraw, RandomKey
 from klover.importance.ratios import LogRatio, normalise
 
 __all__ = ["merge_copies", "resample", "residual", "stratified", "systematic", "without_replacement"]
 
-Source: TypeAlias = Key[jax.Array, ""] | np.random.Generator
+Source: TypeAlias = RandomKey | np.random.Generator
 Taken: TypeAlias = Int[AnyArray, " taken"]
 
 
@@ -123,7 +123,7 @@ def _check_weights(log_weight: AnyArray, num_draws: int, method: str) -> None:
         )
 
 
-def resample(key: KeyLike, log_weight: Float[AnyArray, " draw"], num_draws: int, method: str = "systematic") -> Taken:
+def resample(key: KeyLike, log_weight: PerDraw, num_draws: int, method: str = "systematic") -> Taken:
     """Choose draws of equal weight out of weighted ones; they come in random order.
 
     Parameters

@@ -9,7 +9,7 @@ import numpy as np
 
 from klover.base.arrays import logsumexp, namespace
 from klover.base.linalg import cholesky
-from klover.base.shapes import AnyArray, Float, Int
+from klover.base.shapes import AnyArray, Float, Int, Locations, Point
 from klover.mixtures.components import Components, Family
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full
@@ -72,7 +72,7 @@ def stretch(mixture: Mixture, factor: float, df: float) -> Mixture:
 
 def mixture_of(
     family: Family,
-    location: Float[AnyArray, "component dim"],
+    location: Locations,
     covariance: Float[AnyArray, "component dim *dim"],
     df: Float[AnyArray, " component"] | float,
     weight: Float[AnyArray, " component"],
@@ -101,7 +101,7 @@ def marginal(mixture: Mixture, coordinates: Sequence[int]) -> Mixture:
     )
 
 
-def box_variance(lower: Float[AnyArray, " dim"], upper: Float[AnyArray, " dim"]) -> Float[AnyArray, " dim"]:
+def box_variance(lower: Point, upper: Point) -> Point:
     """Return the variances of a component that covers a box: its scales are 1.2 times those of the box."""
     return (BOX_INFLATION * (upper - lower)) ** 2 / 12
 

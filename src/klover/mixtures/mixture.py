@@ -10,7 +10,19 @@ import numpy as np
 
 from klover.base.arrays import even_comb, logsumexp, namespace, over_blocks
 from klover.base.checks import as_key, check_count, check_points
-from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike, record
+from klover.base.shapes import (
+    AnyArray,
+    Float,
+    Int,
+    KeyLike,
+    PerComponent,
+    PerDraw,
+    Point,
+    Points,
+    RandomKey,
+    Scalar,
+    record,
+)
 from klover.mixtures.components import Components
 from klover.mixtures.scale import Full
 
@@ -58,7 +70,7 @@ class Mixture:
         """The weights; zero in unused slots."""
         return namespace(self.log_weights).exp(self.log_weights)
 
-    def component_log_prob(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
+    def component_log_prob(self, x: Points) -> PerComponent:
         """Log density of every slot's component, its weight left out."""
         return self.components.log_prob(x)
 
@@ -92,21 +104,19 @@ class Mixture:
         ]
         return generator.permutation(np.concatenate(parts))
 
-    def sample_index(self, key: Key[jax.Array, ""], num_draws: int) -> Int[jax.Array, " draw"]:
+    def sample_index(self, key: RandomKey, num_draws: int) -> Int[jax.Array, " draw"]:
         """Draw component numbers by their weights."""
         cumulative = jnp.cumsum(jnp.asarray(self.weights))
         uniform = jax.random.uniform(key, (num_draws,), cumulative.dtype) * cumulative[-1]
         # Counting the slots that end at or below u never lands on an empty slot, not even at u = 0.
         return jnp.minimum(jnp.sum(cumulative[None, :] <= uniform[:, None], axis=1), self.capacity - 1)
 
-    def sample_and_log_prob(
-        self, key: KeyLike, num_draws: int
-    ) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
+    def sample_and_log_prob(self, key: KeyLike, num_draws: int) -> tuple[Points, PerDraw]:
         """Draw points and return them with the log density of the whole mixture there."""
         x = self.sample(key, num_draws)
         return x, self.log_prob(x)
 
-    def append(self, newcomer: Components, log_gamma: Float[AnyArray, ""]) -> "Mixture":
+    def append(self, newcomer: Components, log_gamma: Scalar) -> "Mixture":
         r"""Return :math:`(1-\gamma)q+\gamma f`, with the newcomer in the first free slot (``eq:mixture_forward_kl``).
 
         Where no slot is free, the newcomer takes the place of the component with the smallest weight.
@@ -126,7 +136,7 @@ class Mixture:
         padded = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], extra, 0)]), self.components)
         return Mixture(padded, jnp.concatenate([self.log_weights, jnp.full(extra, -jnp.inf, self.log_weights.dtype)]))
 
-    def mean(self) -> Float[AnyArray, " dim"]:
+    def mean(self) -> Point:
         """Mean of the mixture (for Student-t, of its locations)."""
         return self.weights @ self.components.location
 

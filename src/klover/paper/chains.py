@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from klover.base import optional
-from klover.base.shapes import AnyArray, Float, Int, Key
+from klover.base.shapes import AnyArray, Float, Int, Point, Points, RandomKey, Scalar
 from klover.targets.target import Target
 
-LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
+LogDensity = Callable[[Point], Scalar]
 
 NUM_LEAPFROGS = 10
 START_SCALE = 0.01
@@ -25,21 +25,21 @@ ACCEPTANCE = 0.75
 JITTER = 0.2
 
 
-def start(key: Key[jax.Array, ""], target: Target) -> Float[AnyArray, " dim"]:
+def start(key: RandomKey, target: Target) -> Point:
     """Draw the paper's starting point of a chain."""
     return START_SCALE * jax.random.normal(key, (target.dim,), target.start.dtype)
 
 
 def hamiltonian(
-    key: Key[jax.Array, ""],
+    key: RandomKey,
     log_density: LogDensity,
-    position: Float[AnyArray, " dim"],
+    position: Point,
     num_draws: int,
     *,
-    step_size: Float[AnyArray, ""] | float = FIRST_STEP,
+    step_size: Scalar | float = FIRST_STEP,
     num_burn_in: int = NUM_BURN_IN,
     num_adapted: int = NUM_ADAPTED,
-) -> Float[AnyArray, "draw dim"]:
+) -> Points:
     """Run HMC with unit masses: some steps of burn-in, of which the first adapt the step size by dual averaging.
 
     Parameters
@@ -85,16 +85,16 @@ def hamiltonian(
 
 
 def adapted(
-    key: Key[jax.Array, ""],
+    key: RandomKey,
     log_density: LogDensity,
-    position: Float[AnyArray, " dim"],
+    position: Point,
     num_draws: int,
     *,
     algorithm: str = "nuts",
     num_warmup: int = NUM_BURN_IN,
     budget: float | int = math.inf,
     **options: Any,
-) -> tuple[Float[AnyArray, "draw dim"], Int[AnyArray, " draw"], Int[AnyArray, ""]]:
+) -> tuple[Points, Int[AnyArray, " draw"], Int[AnyArray, ""]]:
     """Run NUTS or HMC, with Stan's windows to adapt the step size and the diagonal masses.
 
     Parameters
@@ -136,7 +136,7 @@ def adapted(
     return x, num_steps, spent
 
 
-def effective_draws(x: Float[AnyArray, "chain draw dim"]) -> Float[AnyArray, ""]:
+def effective_draws(x: Float[AnyArray, "chain draw dim"]) -> Scalar:
     """Smallest effective number of draws over all coordinates, between and within chains."""
     halves = x.reshape(2 * x.shape[0], -1, x.shape[-1])
     return jnp.min(optional.blackjax().diagnostics.effective_sample_size(halves))

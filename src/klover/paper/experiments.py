@@ -150,11 +150,7 @@ def wall_clock(cell: Cell, size: int) -> dict[str, Any]:
 
 
 def run(
-    cells: list[Cell],
-    results: Results,
-    num_jobs: int,
-    set_up: Callable[[str], None],
-    tell: Callable[[Cell, int], None],
+    cells: list[Cell], results: Results, num_jobs: int, set_up: Callable[[str], None], tell: Callable[[Cell, int], None]
 ) -> None:
     """Compute what is missing of all cells.
 

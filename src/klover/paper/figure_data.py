@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float, Key
+from klover.base.shapes import AnyArray, Float, Point, RandomKey
 from klover.boosting import rounds, sources
 from klover.boosting.rounds import BoostInfo, BoostState
 from klover.boosting.settings import Settings
@@ -99,7 +99,7 @@ def runs(name: str, settings: Settings, seeds: range) -> list[BoostState]:
     return states
 
 
-def _begin(key: Key[jax.Array, ""], target: Target, cover: Mixture, settings: Settings) -> tuple[BoostState, BoostInfo]:
+def _begin(key: RandomKey, target: Target, cover: Mixture, settings: Settings) -> tuple[BoostState, BoostInfo]:
     """Fit the first component by the divergence of the settings, and keep the cover as the anchor of later rounds."""
     key_init, key_fit, key_draw = jax.random.split(key, 3)
     if settings.divergence == "reverse":
@@ -110,7 +110,7 @@ def _begin(key: Key[jax.Array, ""], target: Target, cover: Mixture, settings: Se
     return BoostState(mixture, draws, cover), info
 
 
-def _fit_first(key: Key[jax.Array, ""], target: Target, cover: Mixture, settings: Settings) -> Mixture:
+def _fit_first(key: RandomKey, target: Target, cover: Mixture, settings: Settings) -> Mixture:
     """Fit one component by the forward KL, begun at the cover: for a Gaussian, match the moments of the target.
 
     The first draws come from a cover that may be hundreds of times too wide; the next ones also from what they gave.
@@ -152,7 +152,7 @@ def _weighted_moment_errors(state: BoostState) -> Float[AnyArray, "2"]:
     return _moment_errors(weight @ state.draws.x, weight @ state.draws.x**2)
 
 
-def _moment_errors(first: Float[AnyArray, " dim"], second: Float[AnyArray, " dim"]) -> Float[AnyArray, "2"]:
+def _moment_errors(first: Point, second: Point) -> Float[AnyArray, "2"]:
     exact_first, exact_second = simulations.twenty_mode_moments()
     return jnp.stack([jnp.mean((first - exact_first) ** 2), jnp.mean((second - exact_second) ** 2)])
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float, Int, Key
+from klover.base.shapes import AnyArray, Float, Int, Key, PerDraw, Points, RandomKey
 from klover.boosting import newcomer, rounds, sources
 from klover.boosting.settings import Settings
 from klover.fitting.simplex import forward_weights
@@ -64,8 +64,8 @@ class Choices:
 
 
 def boosted(
-    key: Key[jax.Array, ""], target: Target, settings: Settings, start: str, num_components: Int[AnyArray, ""] | int
-) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
+    key: RandomKey, target: Target, settings: Settings, start: str, num_components: Int[AnyArray, ""] | int
+) -> tuple[Points, PerDraw]:
     """Run the paper's algorithm for one target; return draws and log importance ratios.
 
     ``num_components`` may be traced, and smaller than that of the settings: two and three components are one program.
@@ -77,16 +77,12 @@ def boosted(
     return _draw(key_draws, target, state.mixture)
 
 
-def _draw(
-    key: Key[jax.Array, ""], target: Target, mixture: Mixture
-) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
+def _draw(key: RandomKey, target: Target, mixture: Mixture) -> tuple[Points, PerDraw]:
     x, log_q = mixture.sample_and_log_prob(key, NUM_DRAWS)
     return x, evaluate(target, x)[0] - log_q
 
 
-def boosted_by_chains(
-    key: Key[jax.Array, ""], target: Target, settings: Settings
-) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
+def boosted_by_chains(key: RandomKey, target: Target, settings: Settings) -> tuple[Points, PerDraw]:
     r"""Boost on the remainder, which chains of HMC sample once a round (appendix "Minimizing the Remainder").
 
     The remainder :math:`p/q_{i-1}` need not be integrable where q has the lighter tails, so the chains sample
@@ -110,7 +106,7 @@ def boosted_by_chains(
     return _draw(key_draws, target, mixture)
 
 
-def _remainder_draws(key: Key[jax.Array, ""], target: Target, mixture: Mixture) -> Float[AnyArray, "draw dim"]:
+def _remainder_draws(key: RandomKey, target: Target, mixture: Mixture) -> Points:
     key_start, key_chains = jax.random.split(key)
     start, log_q = mixture.sample_and_log_prob(key_start, NUM_REMAINDER_CHAINS)
     log_epsilon = jnp.mean(log_q) + LOG_EPSILON

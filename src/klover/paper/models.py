@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, Scalar
 from klover.paper.datasets import Split
 from klover.targets.target import Target
 
@@ -31,7 +31,7 @@ def prior_factor(num_weights: int, seed: int = 0) -> np.ndarray:
     return np.random.RandomState(seed).standard_normal((num_weights, num_weights))  # noqa: NPY002
 
 
-def _log_gamma_prior(log_value: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+def _log_gamma_prior(log_value: Scalar) -> Scalar:
     """Log density of log τ where τ ~ Gamma(1, 0.1): shape 1 has no further constant."""
     return np.log(GAMMA_RATE) + GAMMA_SHAPE * log_value - GAMMA_RATE * jnp.exp(log_value)
 
@@ -45,7 +45,7 @@ class _LeastSquares:
 
     root: Float[AnyArray, "weight weight"]
     best: Float[AnyArray, " weight"]
-    smallest: Float[AnyArray, ""]
+    smallest: Scalar
     num_rows: int
 
     @classmethod
@@ -57,7 +57,7 @@ class _LeastSquares:
         smallest = np.sum((outputs - inputs @ best) ** 2)
         return cls(jnp.asarray(root), jnp.asarray(best), jnp.asarray(smallest), len(outputs))
 
-    def log_likelihood(self, weights: Float[AnyArray, " weight"], log_tau: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+    def log_likelihood(self, weights: Float[AnyArray, " weight"], log_tau: Scalar) -> Scalar:
         """Log likelihood of the weights and the log precision."""
         square = self.smallest + jnp.sum((self.root @ (weights - self.best)) ** 2)
         return 0.5 * self.num_rows * (log_tau - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_tau) * square
@@ -115,7 +115,7 @@ def neural_network(split: Split, num_hidden: int | None = None) -> Target:
 
 def squared_error(
     weights: Float[AnyArray, " weight"], inputs: Float[AnyArray, "row input"], outputs: Float[AnyArray, " row"]
-) -> Float[AnyArray, ""]:
+) -> Scalar:
     """Sum of squared errors of a network's flat position, by kernels of our own on a GPU in single precision."""
     if jax.default_backend() == "gpu" and weights.dtype == jnp.float32:
         from klover.paper import network
@@ -150,7 +150,7 @@ def predictive_log_density(
     position: dict[str, AnyArray],
     features: Float[AnyArray, "row feature"],
     outputs: Float[AnyArray, " row"],
-    target_scale: Float[AnyArray, ""],
+    target_scale: Scalar,
 ) -> Float[AnyArray, " row"]:
     r"""Log density :math:`\log p(y\mid x,\theta)` of each row in original units, at one position of any model."""
     inputs = jnp.column_stack([features, jnp.ones(features.shape[0], features.dtype)])

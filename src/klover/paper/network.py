@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from klover.base.kernels import call, parts, product
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, Scalar
 from klover.paper.models import num_units
 
 NUM_ROWS = 128
@@ -25,10 +25,8 @@ NUM_ROWS = 128
 
 @jax.custom_vjp
 def squared_error(
-    weights: Float[AnyArray, " weight"],
-    inputs: Float[AnyArray, "row input"],
-    outputs: Float[AnyArray, " row"],
-) -> Float[AnyArray, ""]:
+    weights: Float[AnyArray, " weight"], inputs: Float[AnyArray, "row input"], outputs: Float[AnyArray, " row"]
+) -> Scalar:
     """Return the network's sum of squared errors in single precision.
 
     Differentiable once, and with respect to the weights only.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.checks import check_choice
-from klover.base.shapes import AnyArray, Float, record
+from klover.base.shapes import AnyArray, Float, PerDraw, Points, Scalar, record
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, normalise
 from klover.paper import datasets, models
@@ -82,10 +82,7 @@ def _inner(whole: datasets.Dataset, number: int) -> datasets.Split:
 
 @jax.jit
 def _score(
-    targets: Target,
-    test: Test,
-    x: Float[AnyArray, "split draw dim"],
-    log_ratio: Float[AnyArray, "split draw"] | None,
+    targets: Target, test: Test, x: Float[AnyArray, "split draw dim"], log_ratio: Float[AnyArray, "split draw"] | None
 ) -> Scores:
     """Score one split after the other, to save memory."""
 
@@ -101,16 +98,14 @@ def _score(
     return jax.lax.map(score, (targets, test, x, log_ratio))
 
 
-def _densities(target: Target, test: Test, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw row"]:
+def _densities(target: Target, test: Test, x: Points) -> Float[AnyArray, "draw row"]:
     def at(point):
         return models.predictive_log_density(target.unravel(point), test.features, test.outputs, test.scale)
 
     return jax.lax.map(at, x, batch_size=250)
 
 
-def _averages(
-    log_density: Float[AnyArray, "draw row"], log_weight: Float[AnyArray, " draw"], suffix: str
-) -> dict[str, Float[AnyArray, ""]]:
+def _averages(log_density: Float[AnyArray, "draw row"], log_weight: PerDraw, suffix: str) -> dict[str, Scalar]:
     """Log of mean, and mean of logs, averaged over test rows."""
     weight = jnp.exp(log_weight)[:, None]
     # A density of zero at a draw of weight zero counts nothing.

@@ -7,7 +7,7 @@ import numpy as np
 
 from klover.base import optional
 from klover.base.checks import as_key
-from klover.base.shapes import AnyArray, Key, KeyLike, PyTree
+from klover.base.shapes import AnyArray, KeyLike, PyTree, RandomKey
 from klover.base.version import __version__
 from klover.importance import resampling
 from klover.importance.draws import WeightedDraws, over_draws
@@ -85,7 +85,7 @@ def to_arviz(tree: Any) -> Any:
     return tree if convert is None else convert(tree)
 
 
-def _predictions(model_info: ModelInfo | None, key: Key[jax.Array, ""], positions: PyTree) -> dict[str, AnyArray]:
+def _predictions(model_info: ModelInfo | None, key: RandomKey, positions: PyTree) -> dict[str, AnyArray]:
     if model_info is None or model_info.predict is None:
         raise ValueError(
             "predictive must be False, because the target does not know how to predict: it was not made from a model "

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from klover.base.arrays import iterate, logsumexp, namespace
-from klover.base.shapes import AnyArray, Bool, Float, Int
+from klover.base.shapes import AnyArray, Bool, Float, Int, Scalar
 from klover.mixtures.mixture import Mixture
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Moves
@@ -68,14 +68,14 @@ def trajectory(
     return iterate(leapfrog, (x, momentum, found), num_leapfrogs)
 
 
-def accept(log_ratio: PerParticle, uniform: PerParticle) -> tuple[Bool[AnyArray, " particle"], Float[AnyArray, ""]]:
+def accept(log_ratio: PerParticle, uniform: PerParticle) -> tuple[Bool[AnyArray, " particle"], Scalar]:
     """Metropolis' rule: which moves are taken, and the mean probability; a ratio that is no number is refused."""
     xp = namespace(log_ratio)
     log_ratio = xp.where(xp.isnan(log_ratio) | (log_ratio == xp.inf), -xp.inf, log_ratio)
     return xp.log(uniform) < log_ratio, xp.mean(xp.exp(xp.minimum(log_ratio, 0.0)))
 
 
-def adapt(step: Float[AnyArray, ""] | float, rate: Float[AnyArray, ""], goal: float) -> Float[AnyArray, ""]:
+def adapt(step: Scalar | float, rate: Scalar, goal: float) -> Scalar:
     """Lengthen the step where more moves are taken than the goal asks for, and shorten it where fewer are."""
     xp = namespace(rate)
     return xp.clip(step * xp.exp(rate - goal), *STEP_RANGE)
@@ -186,7 +186,7 @@ def _move_once(
     bridge: Bridge,
     num_leapfrogs: int,
     is_small: bool,
-) -> tuple[Found, Float[AnyArray, ""]]:
+) -> tuple[Found, Scalar]:
     """Move every particle along one trajectory; return where they are, and the rate of acceptance."""
     log_density, slope, particles = found
     num, x = len(particles.x), particles.x

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from klover.base.linalg import cholesky, inverse_triangular
-from klover.base.shapes import AnyArray, Float, Int, Key, record
+from klover.base.shapes import AnyArray, Float, Int, Point, RandomKey, Scalar, record
 from klover.importance.resampling import systematic
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Full
@@ -39,7 +39,7 @@ class Swarm:
     num_nan: Int[AnyArray, "..."]
 
 
-def mean_field(key: Key[jax.Array, ""], target: Target) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:
+def mean_field(key: RandomKey, target: Target) -> tuple[Point, Point]:
     r"""Fit one Gaussian with a diagonal covariance by the reverse KL; return its location and scale.
 
     Adam on location and log scale, with the gradient of :math:`\theta=\mu+s\epsilon` (Kingma & Welling 2014); steps
@@ -70,7 +70,7 @@ def mean_field(key: Key[jax.Array, ""], target: Target) -> tuple[Float[AnyArray,
     return location, jnp.exp(log_scale)
 
 
-def release(key: Key[jax.Array, ""], target: Target, begin: Mixture, num_islands: int, island_size: int) -> Swarm:
+def release(key: RandomKey, target: Target, begin: Mixture, num_islands: int, island_size: int) -> Swarm:
     """Draw all particles from the approximation."""
     x = begin.sample(key, num_islands * island_size)
     log_p, log_q = target.log_prob(x), begin.log_prob(x)
@@ -87,9 +87,7 @@ def release(key: Key[jax.Array, ""], target: Target, begin: Mixture, num_islands
     )
 
 
-def advance(
-    key: Key[jax.Array, ""], target: Target, begin: Mixture, swarm: Swarm, num_leapfrogs: Int[AnyArray, ""]
-) -> Swarm:
+def advance(key: RandomKey, target: Target, begin: Mixture, swarm: Swarm, num_leapfrogs: Int[AnyArray, ""]) -> Swarm:
     """Go to the next temperature: reweight, resample, move. At p itself only the move is left."""
     key_resample, key_move = jax.random.split(key)
     log_ratio = jnp.where(jnp.isfinite(swarm.log_p), swarm.log_p - swarm.log_q, -jnp.inf)
@@ -122,7 +120,7 @@ def _clean(value: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
 class _Metric:
     """One square root for all particles: that of the approximation, if it has one, times the particles' own scales."""
 
-    scale: Float[AnyArray, " dim"]
+    scale: Point
     root: Float[AnyArray, "dim dim"] | None
 
     def times(self, noise: Float[AnyArray, "particle dim"]) -> Float[AnyArray, "particle dim"]:
@@ -149,14 +147,14 @@ def _metric(begin: Mixture, x: Float[AnyArray, "particle dim"]) -> _Metric:
 
 
 def _move(
-    key: Key[jax.Array, ""],
+    key: RandomKey,
     target: Target,
     begin: Mixture,
     x: Float[AnyArray, "particle dim"],
-    beta: Float[AnyArray, ""],
-    step: Float[AnyArray, ""],
+    beta: Scalar,
+    step: Scalar,
     num_leapfrogs: Int[AnyArray, ""],
-) -> tuple[Float[AnyArray, "particle dim"], tuple[AnyArray, AnyArray, AnyArray], Float[AnyArray, ""]]:
+) -> tuple[Float[AnyArray, "particle dim"], tuple[AnyArray, AnyArray, AnyArray], Scalar]:
     """Move each particle along one trajectory; return points, (log p, log q, NaN seen), and the acceptance rate."""
 
     def density(point):

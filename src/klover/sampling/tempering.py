@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from klover.base.arrays import even_comb, iterate, logsumexp, namespace
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, Scalar
 from klover.importance.ratios import effective_sample_size
 from klover.mixtures.mixture import Mixture
 from klover.sampling.hamiltonian import Bridge, Particles, move, place
@@ -26,7 +26,7 @@ NUM_HALVINGS = 40
 Refit = Callable[[Mixture, Particles], Mixture]
 
 
-def stride(change: Float[AnyArray, "... particle"], effective_share: float) -> Float[AnyArray, ""]:
+def stride(change: Float[AnyArray, "... particle"], effective_share: float) -> Scalar:
     """Largest part of a change of log weights that leaves a share of every island's particles effective."""
     xp = namespace(change)
     fewest = effective_share * change.shape[-1]
@@ -46,8 +46,8 @@ def stride(change: Float[AnyArray, "... particle"], effective_share: float) -> F
 
 
 def next_temperature(
-    beta: Float[AnyArray, ""] | float, log_ratio: Float[AnyArray, "... particle"], effective_share: float
-) -> Float[AnyArray, ""]:
+    beta: Scalar | float, log_ratio: Float[AnyArray, "... particle"], effective_share: float
+) -> Scalar:
     r"""Return the largest β up to 1 at which weights :math:`r^{\beta-\beta_{old}}` leave enough particles effective."""
     part = stride((1 - beta) * log_ratio, effective_share)
     return namespace(log_ratio).where(part == 1, 1.0, beta + part * (1 - beta))

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import Float, Point, Scalar
 from klover.targets.model_info import ModelInfo
 
 Points = Float[np.ndarray, "draw dim"]
 Values = Callable[[Points], Float[np.ndarray, " draw"]]
 ValuesAndGradients = Callable[[Points], tuple[Float[np.ndarray, " draw"], Points]]
-LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
+LogDensity = Callable[[Point], Scalar]
 
 
 @dataclasses.dataclass(eq=False)
