@@ -29,18 +29,8 @@ def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, p
     them come more than once, which ArviZ's ess and mcse do not see: those of ``fit.summary()`` are right.
     ``sample_stats`` has their log density ``lp``. ``proposal`` holds the weighted draws, with ``log_p``, ``log_q``, the
     raw ``log_ratio`` and the smoothed ``log_weight``. ``observed_data`` and ``log_likelihood`` are there where the
-    model knows them.
-
-    Parameters
-    ----------
-    draws
-        Weighted draws.
-    num_draws
-        How many draws of equal weight.
-    key
-        For resampling and predictions: a typed key, or a whole number as its seed.
-    predictive
-        Whether to add ``posterior_predictive``, new observations for each of these draws.
+    model knows them. ``predictive`` adds ``posterior_predictive``, new observations for each of the ``num_draws`` draws
+    of equal weight. The key is one of JAX, or a whole number as its seed.
     """
     index = np.asarray(resampling.resample(key, np.asarray(draws.log_weight), num_draws))
     model_info: ModelInfo | None = draws.target.model_info

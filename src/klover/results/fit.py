@@ -87,14 +87,8 @@ class Fit:
     def posterior(self, num_draws: int = 4000, key: KeyLike = 0) -> dict[str, np.ndarray]:
         """Return equally weighted posterior draws by name: constrained values, as arrays of shape (draw, ...).
 
-        As :meth:`klover.WeightedDraws.resample` of the fit's own draws.
-
-        Parameters
-        ----------
-        num_draws
-            How many. More than the effective number of draws (``ess``) repeat what is there.
-        key
-            A typed key, or a whole number as its seed.
+        As :meth:`klover.WeightedDraws.resample` of the fit's own draws; more of them than are effective (``ess``)
+        repeat what is there. The key is one of JAX, or a whole number as its seed.
         """
         return {name: np.asarray(values) for name, values in self.draws.resample(key, num_draws).items()}
 
