@@ -27,15 +27,7 @@ class ModelError(Exception):
 
 
 def load_target(place: str, data_path: Path | None) -> "Target":
-    """Make the target that the command line names.
-
-    Parameters
-    ----------
-    place
-        ``FILE.py:NAME``, ``FILE.py`` or ``FILE.stan``.
-    data_path
-        The file of the data, which a model takes as keyword arguments by their names.
-    """
+    """Make the target that ``FILE.py:NAME``, ``FILE.py`` or ``FILE.stan`` names; a model takes its data by name."""
     path, name = split(place)
     if path.suffix not in (".py", ".stan"):
         raise ValueError(f"the model must be FILE.py:NAME or FILE.stan, got {place!r}.")
@@ -213,6 +205,6 @@ def _call(model: Callable, data: dict[str, Any]) -> tuple[bool, Any]:
     except Met as met:
         # A function that makes a target of a NumPyro model meets the primitives inside the adapter.
         frames = traceback.walk_tb(met.__traceback__)
-        if any(frame.f_globals.get("__name__") == "klover.adapters.numpyro" for frame, _ in frames):
+        if any(frame.f_globals.get("__name__") == "klover.targets.adapters.numpyro" for frame, _ in frames):
             return False, model(**data)
         return True, None
