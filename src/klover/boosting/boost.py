@@ -151,10 +151,8 @@ def boost(
 
     mixture = rounds.run(key_start, key_rounds, target, settings, given, report).mixture
     final = sample_importance(key_final, target, mixture, num_draws)
-    columns = {
-        field.name: np.asarray([getattr(info, field.name) for info in history])
-        for field in dataclasses.fields(BoostInfo)
-    }
+    names = [field.name for field in dataclasses.fields(BoostInfo)]
+    columns = {name: np.asarray([getattr(info, name) for info in history]) for name in names}
     on_host = jax.tree.map(lambda leaf: np.asarray(leaf, float), mixture)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key_search)))
     last = float(history[-1].log_evidence), float(history[-1].log_evidence_se)

@@ -44,15 +44,12 @@ def ascent(
     log_density: Callable[[Point], Scalar], start: Point, learning_rate: Rate, num_steps: int = ASCENT_STEPS
 ) -> Point:
     """Climb by Adam, one point and one gradient a step; steps that are not finite are not taken."""
-    params, _ = minimise(
-        jax.random.key(0),
-        lambda _, now: -log_density(now["x"]),
-        {"x": start},
-        {"x": learning_rate},
-        num_steps,
-        is_stochastic=False,
-    )
-    return params["x"]
+
+    def loss(_, now):
+        return -log_density(now["x"])
+
+    params, rates = {"x": start}, {"x": learning_rate}
+    return minimise(jax.random.key(0), loss, params, rates, num_steps, is_stochastic=False)[0]["x"]
 
 
 def candidates_from_draws(
@@ -64,8 +61,7 @@ def candidates_from_draws(
     """
     log_weight = normalise(log_ratio)
     weight = jnp.exp(log_weight)
-    inside = log_weight > -jnp.inf
-    log_residual = jnp.where(inside, log_residual, 0.0)
+    log_residual = jnp.where(log_weight > -jnp.inf, log_residual, 0.0)
     residual = log_residual - weight @ log_residual
     score = log_weight + jnp.log(jnp.maximum(residual, 1e-6))
     centres = x[resampling.stratified(key, score, NUM_CENTRES)]

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from klover.base.shapes import AnyArray, Float, Int, RandomKey, Scalar, record
+from klover.base.shapes import AnyArray, Count, Float, Int, RandomKey, Scalar, record
 from klover.boosting import newcomer, sources
 from klover.boosting.settings import Settings
 from klover.boosting.sources import BoostState, Draws
@@ -51,10 +51,9 @@ def init(
 ) -> tuple[BoostState, BoostInfo]:
     """Fit the first component by the divergence that ``start`` names, or take a given mixture, and measure it."""
     key_start, key_fit, key_measure = jax.random.split(key, 3)
-    if isinstance(start, Mixture):
-        mixture = start
-    else:
-        chosen = _for_first(settings, start)
+    mixture = start
+    if not isinstance(mixture, Mixture):
+        chosen = _for_first(settings, mixture)
         placed = newcomer.start_first(key_start, target, chosen)
         mixture = newcomer.fit_newcomer(key_fit, target, None, placed, chosen)
     grown = mixture.with_capacity(max(settings.max_components, mixture.capacity))
@@ -91,13 +90,7 @@ def step(key: RandomKey, state: BoostState, target: Target, settings: Settings) 
 
 
 def grow(
-    key: RandomKey,
-    state: BoostState,
-    info: BoostInfo,
-    target: Target,
-    settings: Settings,
-    first: Int[AnyArray, ""] | int,
-    last: Int[AnyArray, ""] | int,
+    key: RandomKey, state: BoostState, info: BoostInfo, target: Target, settings: Settings, first: Count, last: Count
 ) -> tuple[BoostState, BoostInfo]:
     """Add components, from number ``first`` + 1 to number ``last``: the one loop of the algorithm.
 

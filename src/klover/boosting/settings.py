@@ -78,3 +78,9 @@ class Settings:
             raise ValueError("update='all' is done by EM; use it with fitter='em'.")
         if self.log_epsilon is not None and self.fitter == "em":
             raise ValueError("log_epsilon changes the loss, which EM cannot do; use fitter='adam', or leave it None.")
+
+
+CLOSED_FORM = Settings(
+    family=Family("student"), fitter="em", newcomer="gain", draws="current", weights="newton", update="all"
+)
+"""Everything by EM and Newton's method, nothing by Adam; tails and covariances are fitted, too."""

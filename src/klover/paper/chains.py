@@ -42,10 +42,7 @@ def hamiltonian(
 ) -> Points:
     """Run HMC with unit masses: some steps of burn-in, of which the first adapt the step size by dual averaging.
 
-    Parameters
-    ----------
-    step_size
-        Where the adaptation begins; with ``num_adapted=0`` the step size of all steps.
+    With ``num_adapted=0`` all steps have the given size.
     """
     blackjax = optional.blackjax()
     kernel = blackjax.mcmc.hmc.build_kernel()
@@ -95,20 +92,10 @@ def adapted(
     budget: float | int = math.inf,
     **options: Any,
 ) -> tuple[Points, Int[AnyArray, " draw"], Int[AnyArray, ""]]:
-    """Run NUTS or HMC, with Stan's windows to adapt the step size and the diagonal masses.
+    """Run ``"nuts"`` or ``"hmc"``, with Stan's windows to adapt the step size and the diagonal masses.
 
-    Parameters
-    ----------
-    algorithm
-        ``"nuts"`` or ``"hmc"``.
-    budget
-        Leapfrog steps, the warm-up included, after which the chain stays where it is.
-    **options
-        Further options of blackjax's algorithm.
-
-    Returns
-    -------
-    Positions, the leapfrog steps that each took (0 once the budget is spent), and those of the warm-up.
+    Return positions, the leapfrog steps that each took, and those of the warm-up. When the steps of both exceed the
+    ``budget``, the chain stays where it is. ``options`` are those of blackjax's algorithm.
     """
     blackjax = optional.blackjax()
     kernel = getattr(blackjax, algorithm)

@@ -70,21 +70,16 @@ def load(name: str) -> Dataset:
     return Dataset(name, values[:, :-1], values[:, -1], tuple(header.split(",")[:-1]))
 
 
+def rows(seed: int, num_rows: int) -> list[np.ndarray]:
+    """Choose the rows of a split: those for training, and those for testing."""
+    # The legacy generator and the rounding are those of the paper's code: any other choice gives other test rows.
+    return np.split(np.random.RandomState(seed).permutation(num_rows), [round(0.9 * num_rows)])
+
+
 def split(dataset: Dataset, seed: int) -> Split:
     """Draw a split: nine tenths of the rows for training, the rest for testing; the paper has the seeds 1 to 20."""
-    num_rows = len(dataset.target)
-    # The legacy generator and the rounding are those of the paper's code: any other choice gives other test rows.
-    order = np.random.RandomState(seed).permutation(num_rows)
-    train, test = np.split(order, [round(0.9 * num_rows)])
-    features_mean = dataset.features[train].mean(axis=0)
-    features_scale = dataset.features[train].std(axis=0)
-    target_mean = float(dataset.target[train].mean())
-    target_scale = float(dataset.target[train].std())
-    return Split(
-        train_features=(dataset.features[train] - features_mean) / features_scale,
-        train_target=(dataset.target[train] - target_mean) / target_scale,
-        test_features=(dataset.features[test] - features_mean) / features_scale,
-        test_target=(dataset.target[test] - target_mean) / target_scale,
-        target_mean=target_mean,
-        target_scale=target_scale,
-    )
+    train, test = rows(seed, len(dataset.target))
+    mean, scale = dataset.features[train].mean(axis=0), dataset.features[train].std(axis=0)
+    target_mean, target_scale = float(dataset.target[train].mean()), float(dataset.target[train].std())
+    features, target = (dataset.features - mean) / scale, (dataset.target - target_mean) / target_scale
+    return Split(features[train], target[train], features[test], target[test], target_mean, target_scale)

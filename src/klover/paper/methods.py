@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float, Int, Key, PerDraw, Points, RandomKey
+from klover.base.shapes import Count, Float, Key, PerDraw, Points, RandomKey
 from klover.boosting import newcomer, rounds, sources
 from klover.boosting.settings import Settings
 from klover.fitting.simplex import forward_weights
@@ -64,7 +64,7 @@ class Choices:
 
 
 def boosted(
-    key: RandomKey, target: Target, settings: Settings, start: str, num_components: Int[AnyArray, ""] | int
+    key: RandomKey, target: Target, settings: Settings, start: str, num_components: Count
 ) -> tuple[Points, PerDraw]:
     """Run the paper's algorithm for one target; return draws and log importance ratios.
 
@@ -157,8 +157,10 @@ def solve(method: str, keys: Keys, problem: Problem, choices: Choices) -> tuple[
     num_components = jnp.asarray(BOOSTED[method][1] if method in BOOSTED else 0)
     arguments = keys, problem.targets, num_components
     program = jax.jit(jax.vmap(_fit(method, problem.table, choices), in_axes=(0, 0, None))).lower(*arguments)
-    result, seconds = _timed(program.compile(FAST_COMPILATION), *arguments)
-    return _scores(problem, *result), np.full(len(problem), seconds / len(problem))
+    (x, found), seconds = _timed(program.compile(FAST_COMPILATION), *arguments)
+    # Chains have an effective number of draws instead of log ratios.
+    scores = problem.score(x, found) if found.ndim == 2 else {**problem.score(x), "ess": found}
+    return scores, np.full(len(problem), seconds / len(problem))
 
 
 def time_component(method: str, keys: Keys, problem: Problem, choices: Choices) -> float:
@@ -176,13 +178,6 @@ def _timed(program: Any, *arguments) -> tuple[Any, float]:
         began = time.perf_counter()
         result = jax.block_until_ready(program(*arguments))
         return result, time.perf_counter() - began
-
-
-def _scores(problem: Problem, x: AnyArray, extra: AnyArray) -> Scores:
-    """Score weighted draws by log ratios, or chains by their effective number of draws."""
-    if extra.ndim == 2:
-        return problem.score(x, extra)
-    return {**problem.score(x), "ess": extra}
 
 
 def _fit(method: str, table: str, choices: Choices) -> Callable:
@@ -229,14 +224,13 @@ def _refined(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.ndarray, " 
         fits.append(refine(keys[which], target, num_draws=NUM_REFINED_DRAWS, progress=False))
         seconds.append(time.perf_counter() - began)
     x, log_ratio = (jnp.stack([jnp.asarray(getattr(fit.draws, name)) for fit in fits]) for name in ("x", "log_ratio"))
-    return _scores(problem, x, log_ratio), np.array(seconds)
+    return problem.score(x, log_ratio), np.array(seconds)
 
 
 def _refined_particles(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.ndarray, " split"]]:
     """Carry particles, as refine does in so many dimensions, for all splits at once."""
-    key_field, key_tail, key_carry = (
-        jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number) for number in range(3)
-    )
+    fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+    key_field, key_tail, key_carry = (fold(keys, number) for number in range(3))
     escalation.compile_ahead(keys, problem.targets)
     with ALONE:
         began = time.perf_counter()
@@ -249,16 +243,9 @@ def _refined_particles(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.n
         return psis.pareto_k(evaluate(target, x)[0] - log_q)
 
     pareto_k = jax.jit(jax.vmap(tail_index))(key_tail, problem.targets, begins)
-    draws = [
-        escalation.as_draws(problem.target(which), arrived, sweeps, which, pareto_k[which])
-        for which in range(len(problem))
-    ]
-    scores = problem.score(jnp.stack([jnp.asarray(each.x) for each in draws]))
-    found = {
-        "pareto_k": pareto_k,
-        "ess": np.array([float(each.ess) for each in draws]),
-        "log_evidence": np.array([float(each.log_evidence) for each in draws]),
-        "log_evidence_spread": np.array([each.spread for each in draws]),
-        "drift": np.array([float(each.drift) for each in draws]),
-    }
-    return {**scores, **found}, np.full(len(problem), seconds / len(problem))
+    each = range(len(problem))
+    draws = [escalation.as_draws(problem.target(one), arrived, sweeps, one, pareto_k[one]) for one in each]
+    scores = {**problem.score(jnp.stack([jnp.asarray(each.x) for each in draws])), "pareto_k": pareto_k}
+    names = {"ess": "ess", "log_evidence": "log_evidence", "log_evidence_spread": "spread", "drift": "drift"}
+    scores |= {name: np.array([float(getattr(each, field)) for each in draws]) for name, field in names.items()}
+    return scores, np.full(len(problem), seconds / len(problem))

@@ -20,6 +20,7 @@ from klover.targets.target import Target
 
 Scores = dict[str, Float[AnyArray, " split"]]
 """``log_of_mean``, ``mean_of_logs``, the same with ``_is`` by importance weights, ``pareto_k``, ``ess``."""
+Ratios = Float[AnyArray, "split draw"] | None
 
 
 @record
@@ -49,9 +50,7 @@ class Problem:
         """Return one of the targets."""
         return jax.tree.map(lambda leaf: leaf[which], self.targets)
 
-    def score(
-        self, x: Float[AnyArray, "split draw dim"], log_ratio: Float[AnyArray, "split draw"] | None = None
-    ) -> Scores:
+    def score(self, x: Float[AnyArray, "split draw dim"], log_ratio: Ratios = None) -> Scores:
         """Score draws of all splits; where ratios are given, with importance weights (plain, as in the paper) too."""
         return _score(self.targets, self.test, x, log_ratio)
 
@@ -72,18 +71,14 @@ def load(table: str, dataset: str, splits: tuple[int, ...], is_validation: bool 
 
 
 def _inner(whole: datasets.Dataset, number: int) -> datasets.Split:
-    """Split the training rows of a split into nine tenths to fit and a tenth to validate."""
-    # The order of datasets.split, so that the rows are those of its training part.
-    order = np.random.RandomState(number).permutation(len(whole.target))  # noqa: NPY002
-    train = order[: round(0.9 * len(order))]
+    """Split the training rows of a split once more: nine tenths to fit, and a tenth to validate."""
+    train, _ = datasets.rows(number, len(whole.target))
     inside = dataclasses.replace(whole, features=whole.features[train], target=whole.target[train])
     return datasets.split(inside, number)
 
 
 @jax.jit
-def _score(
-    targets: Target, test: Test, x: Float[AnyArray, "split draw dim"], log_ratio: Float[AnyArray, "split draw"] | None
-) -> Scores:
+def _score(targets: Target, test: Test, x: Float[AnyArray, "split draw dim"], log_ratio: Ratios) -> Scores:
     """Score one split after the other, to save memory."""
 
     def score(arguments):

@@ -18,12 +18,9 @@ TITLES = {
     "blr": "Linear regression, Gaussian prior",
     "bnn": "Neural networks, Gaussian prior",
     "heavy": "Linear regression, heavy-tailed prior",
-    "blr-noIS": "Linear regression, Gaussian prior, without importance weights",
-    "bnn-noIS": "Neural networks, Gaussian prior, without importance weights",
-    "heavy-noIS": "Linear regression, heavy-tailed prior, without importance weights",
-    "failure-modes": "Failure modes, measured",
-    "wall-clock": "Wall-clock time of one component",
 }
+TITLES |= {f"{name}-noIS": f"{title}, without importance weights" for name, title in TITLES.items()}
+TITLES |= {"failure-modes": "Failure modes, measured", "wall-clock": "Wall-clock time of one component"}
 """Names that ``build`` accepts, with the titles of their tables."""
 
 METRICS = {
