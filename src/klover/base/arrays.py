@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from klover.base.checks import as_key
-from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerDraw, RandomKey
+from klover.base.shapes import AnyArray, Count, Float, Int, KeyLike, PerDraw, RandomKey
 
 Carry = TypeVar("Carry")
 T = TypeVar("T")
@@ -117,10 +117,7 @@ def even_comb(generator: np.random.Generator, weight: PerDraw, num_taken: int) -
 
 
 def iterate(
-    step: Callable[[Carry], Carry],
-    carry: Carry,
-    num_steps: Int[AnyArray, ""] | int,
-    is_finished: Callable[[Carry], Any] | None = None,
+    step: Callable[[Carry], Carry], carry: Carry, num_steps: Count, is_finished: Callable[[Carry], Any] | None = None
 ) -> Carry:
     """Apply ``step`` ``num_steps`` times, or until it is finished: a compiled loop on JAX arrays, else a Python one."""
     if namespace(*jax.tree.leaves(carry)) is np:

@@ -23,9 +23,7 @@ def as_key(key: Any) -> RandomKey:
             "jax.random.key(0); wrap an old-style uint32 key with jax.random.wrap_key_data."
         )
     if key.shape != ():
-        raise ValueError(
-            f"key must be one key, got an array of keys of shape {key.shape}. Pass key[0], or vmap over keys."
-        )
+        raise ValueError(f"key must be one key, got an array of shape {key.shape}. Pass key[0], or vmap over keys.")
     return key
 
 
@@ -65,11 +63,9 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
 
 def check_points(name: str, x: Any, dim: int) -> None:
     """Refuse arrays that are neither one point of R^dim nor a stack of points."""
-    shape = np.shape(x)
-    if len(shape) not in (1, 2) or shape[-1] != dim:
-        raise ValueError(
-            f"{name} must be a point of shape ({dim},) or points of shape (num_draws, {dim}), got shape {shape}."
-        )
+    if np.ndim(x) not in (1, 2) or np.shape(x)[-1] != dim:
+        expected = f"a point of shape ({dim},) or points of shape (num_draws, {dim})"
+        raise ValueError(f"{name} must be {expected}, got shape {np.shape(x)}.")
 
 
 def check_finite(name: str, tree: Any, remedy: str) -> None:

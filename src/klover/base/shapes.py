@@ -35,6 +35,7 @@ KeyLike: TypeAlias = RandomKey | int
 """A typed key, or a seed that one is made of."""
 
 Scalar: TypeAlias = Float[AnyArray, ""]
+Count: TypeAlias = Int[AnyArray, ""] | int
 Point: TypeAlias = Float[AnyArray, " dim"]
 Points: TypeAlias = Float[AnyArray, "draw dim"]
 PerDraw: TypeAlias = Float[AnyArray, " draw"]

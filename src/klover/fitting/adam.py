@@ -30,23 +30,10 @@ def minimise(
     *,
     is_stochastic: bool,
 ) -> tuple[Params, Descent]:
-    """Take Adam steps on a loss.
+    """Take Adam steps on a loss of a key (one for each step) and parameters, which are pytrees of arrays by name.
 
-    Parameters
-    ----------
-    key
-        Split into one key for each step.
-    loss
-        From a key and the parameters to a scalar.
-    params
-        Where to begin: pytrees of arrays, by name.
-    learning_rates
-        One rate for each name.
-    num_steps
-        Number of steps.
-    is_stochastic
-        Whether the loss is drawn anew at every step. If so the last parameters are returned, since the smallest of many
-        noisy losses is a lucky one; if not, the best.
+    Where the loss is stochastic, drawn anew at every step, the last parameters are returned, since the smallest of many
+    noisy losses is a lucky one; if not, the best.
     """
     import optax  # 0.1 s of import that other fitters need not pay
 

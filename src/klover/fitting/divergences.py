@@ -26,14 +26,8 @@ def forward_loss(log_ratio: LogDensity, log_q: LogDensity) -> Scalar:
 
     .. math:: -\sum_s w_s\log q(\theta_s),\qquad w_s\propto\hat p(\theta_s)/g(\theta_s),\quad\theta_s\sim g.
 
-    The proposal g is q_{i-1} (Eq. 12, ``eq:old_mixture``), q_i (Eq. 11, ``eq:new_mixture``) or the newcomer f_i.
-
-    Parameters
-    ----------
-    log_ratio
-        :math:`\log\hat p-\log g` at the draws, held constant.
-    log_q
-        :math:`\log q` at the same draws.
+    The proposal g is q_{i-1} (Eq. 12, ``eq:old_mixture``), q_i (Eq. 11, ``eq:new_mixture``) or the newcomer f_i. The
+    log-ratios :math:`\log\hat p-\log g` are held constant.
     """
     xp = namespace(log_ratio, log_q)
     weight = xp.exp(normalise(constant(log_ratio)))

@@ -77,38 +77,27 @@ def objective(mixture: Mixture, sample: Sample, prior: Spread, strength: Scalar 
 def step(
     mixture: Mixture, sample: Sample, prior: Spread, strength: Scalar | float = 0.0, *, is_df_fitted: bool = True
 ) -> Mixture:
-    r"""Take one EM step.
+    r"""Take one EM step; degrees of freedom move if the components are Student-t and ``is_df_fitted``.
 
-    Parameters
-    ----------
-    mixture
-        The components to fit. Their weights sum to one, or to less where the sample has a background.
-    sample
-        Points, weights and background.
-    prior, strength
-        The spread that covariances are pulled to, and the weight :math:`\epsilon` with which they are.
-    is_df_fitted
-        Whether degrees of freedom move (Student-t components only).
+    Weights sum to one, or to less where the sample has a background. Covariances are pulled to those of ``prior``, with
+    the weight :math:`\epsilon` of ``strength``.
     """
     xp = namespace(sample.x)
     components = mixture.components
     responsibility, distance, _ = responsibilities(mixture, sample)
     weight = responsibility * sample.weight
     mass = xp.sum(weight, axis=1)
-    if components.tail == "student" and is_df_fitted:
-        components = dataclasses.replace(components, df=_fit_df(components.df, components.dim, weight, distance))
+    scaled = weight
     if components.tail == "student":
+        if is_df_fitted:
+            components = dataclasses.replace(components, df=_fit_df(components.df, components.dim, weight, distance))
         df = components.df[:, None]
         scaled = weight * (df + components.dim) / (df + distance)
-    else:
-        scaled = weight
     total = xp.sum(scaled, axis=1)
     safe_mass = xp.maximum(mass, SMALLEST_MASS)
     with exact_products():
-        location = (
-            sum(over_blocks(lambda x, weight: weight.T @ x, sample.x, scaled.T))
-            / xp.where(total > 0, total, 1.0)[:, None]
-        )
+        sums = sum(over_blocks(lambda x, weight: weight.T @ x, sample.x, scaled.T))
+        location = sums / xp.where(total > 0, total, 1.0)[:, None]
     moved = dataclasses.replace(components, location=location)
     blocks = over_blocks(lambda x, weight: moved.spread.scatter(moved.delta(x), weight.T), sample.x, scaled.T)
     scatter = jax.tree.map(lambda *parts: sum(parts), *blocks)
@@ -164,9 +153,8 @@ def _fit_df(
 
     now = xp.log(df)
     now_slope = slope(now)
-    end = xp.log(
-        xp.clip(xp.where(now_slope > 0, LARGEST_DF_CHANGE * df, df / LARGEST_DF_CHANGE), SMALLEST_DF, LARGEST_DF)
-    )
+    farthest = xp.where(now_slope > 0, LARGEST_DF_CHANGE * df, df / LARGEST_DF_CHANGE)
+    end = xp.log(xp.clip(farthest, SMALLEST_DF, LARGEST_DF))
     end_slope = slope(end)
     solved = iterate(narrow, (end, end_slope, now, now_slope), NUM_NARROWINGS)[2]
     return xp.exp(xp.where(end_slope * now_slope > 0, end, solved))

@@ -13,14 +13,8 @@ from klover.importance.ratios import kish
 class Sample:
     """Points with weights that sum to one.
 
-    Parameters
-    ----------
-    x, weight
-        Points and weights.
-    log_p
-        Log density of the target there, where it is needed: splits look at the residual.
-    background
-        Log density there of what is held fixed while components are fitted; None if nothing is.
+    ``log_p`` is the log density of the target there, where it is needed: splits look at the residual. ``background`` is
+    that of what is held fixed while components are fitted; None if nothing is.
     """
 
     x: Float[AnyArray, "... draw dim"]

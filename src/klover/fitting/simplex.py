@@ -34,14 +34,6 @@ def gain(log_candidate: PerComponent, log_q: PerDraw, weight: PerDraw) -> Weight
     return xp.exp(logsumexp(log_weight + log_candidate - xp.where(weight > 0, log_q, 0.0), axis=1))
 
 
-def gain_and_error(log_candidate: PerComponent, log_q: PerDraw, weight: PerDraw) -> tuple[Weights, Weights]:
-    r"""Return the gain with its Monte Carlo error :math:`\sqrt{\sum_sw_s^2(f/q-g)^2}`."""
-    xp = namespace(log_candidate)
-    ratio = xp.exp(log_candidate - log_q)
-    value = gain(log_candidate, log_q, weight)
-    return value, xp.sqrt(xp.sum(xp.where(weight > 0, weight * (ratio - value[:, None]), 0.0) ** 2, axis=1))
-
-
 def kkt_gap(log_weights: Weights, log_component: PerComponent, weight: PerDraw) -> Scalar:
     """Largest gain over the used components, less one: zero at the optimum."""
     xp = namespace(log_component)
@@ -56,24 +48,10 @@ def forward_weights(
     method: str = "newton",
     num_steps: int | None = None,
 ) -> tuple[Weights, Scalar]:
-    """Re-optimise the weights for the forward KL.
+    """Re-optimise the weights for the forward KL by ``"projected"``, ``"em"`` or ``"newton"``; return the KKT gap, too.
 
-    Parameters
-    ----------
-    log_weights
-        Where to begin; slots at -inf are unused and stay so.
-    log_component
-        Log density of each component at the draws.
-    weight
-        Normalised weights of the draws under the target.
-    method
-        ``"projected"``, ``"em"`` or ``"newton"``.
-    num_steps
-        Number of iterations; each method has its own default.
-
-    Returns
-    -------
-    New log-weights and the KKT gap.
+    Slots at -inf are unused and stay so. ``log_component`` has the log density of each component at the draws, whose
+    normalised weights under the target are ``weight``. Each method has its own default of ``num_steps``.
     """
     check_choice("method", method, NUM_STEPS)
     xp = namespace(log_component)
@@ -101,16 +79,8 @@ def reverse_weights(
     r"""Re-optimise the weights for the reverse KL by projected gradient.
 
     The gradient is :math:`\mathrm E_{f_k}[\log q-\log\hat p]` ("Gradients of mixture weights"), estimated with draws of
-    each component, kept through all steps.
-
-    Parameters
-    ----------
-    log_weights
-        Where to begin.
-    log_component
-        ``[j, k, s]``: log density of component j at draw s of component k.
-    log_p
-        ``[k, s]``: log density of the target at these draws.
+    each component, kept through all steps. ``log_component[j, k, s]`` is the log density of component j, and
+    ``log_p[k, s]`` that of the target, at draw s of component k.
     """
     used = log_weights > -jnp.inf
     highest = jnp.max(jnp.where(used[:, None] & jnp.isfinite(log_p), log_p, -jnp.inf))

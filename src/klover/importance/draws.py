@@ -1,8 +1,4 @@
-r"""Importance sampling: from log-ratios to weights, expectations, the evidence and their errors.
-
-With draws :math:`\theta_s\sim q` and :math:`r_s=\hat p(\theta_s)/q(\theta_s)`, self-normalised weights
-:math:`w_s=r_s/\sum_t r_t` (Eq. 9, ``eq:fkl_snis``) estimate expectations under p, and :math:`\frac1S\sum_s r_s`
-estimates the evidence Z. Everything stays in log space; a draw outside the support has log-ratio -inf and weight zero.
+"""Importance sampling: draws with their log-ratios, and what they say (:mod:`klover.importance.ratios`).
 
 Draws of a mixture of NumPy arrays, which :func:`klover.refine` returns, are made, weighed and used on the host: nothing
 is compiled but the target (as it was for :func:`klover.refine`) and the user's own functions. With a mixture of JAX
@@ -21,7 +17,7 @@ from klover.base.arrays import namespace, randomness
 from klover.base.checks import check_count
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, Points, PyTree, Scalar, record
 from klover.importance import control_variates, psis, ratios, resampling
-from klover.importance.ratios import LogRatio
+from klover.importance.ratios import LogRatio, MeanAndError
 from klover.mixtures.mixture import Mixture
 from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import TargetLike, as_target
@@ -116,22 +112,15 @@ class WeightedDraws:
     def expectation(self, function: Callable[[PyTree], PyTree]) -> tuple[PyTree, PyTree]:
         """Posterior expectation of a function of the position, with its standard error.
 
-        Parameters
-        ----------
-        function
-            From one constrained position to a number, an array or a pytree of arrays; of a condition the expectation is
-            its probability.
+        The function maps one constrained position to a number, an array or a pytree of arrays; of a condition the
+        expectation is its probability.
         """
-        values = self.values(function)
-        dtype = self.log_p.dtype
-        pairs = jax.tree.map(
-            lambda leaf: self.mean_and_error(leaf.astype(jnp.promote_types(leaf.dtype, dtype))), values
-        )
+        values, dtype = self.values(function), self.log_p.dtype
+        values = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, dtype)), values)
+        pairs = jax.tree.map(self.mean_and_error, values)
         return jax.tree.transpose(jax.tree.structure(values), jax.tree.structure((0, 0)), pairs)
 
-    def mean_and_error(
-        self, values: Float[AnyArray, "draw ..."]
-    ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
+    def mean_and_error(self, values: Float[AnyArray, "draw ..."]) -> MeanAndError:
         """Weighted mean of values at the draws, and its standard error."""
         return ratios.self_normalised(self.log_weight, values)
 
@@ -234,17 +223,9 @@ def weigh_on_host(
     x = proposal.draw(generator, num_draws).astype(evaluator.target.start.dtype).astype(float)
     log_p, log_q = evaluator.values(x), proposal.log_prob(x)
     log_weight, pareto_k = psis.smooth(log_p - log_q)
-    return WeightedDraws(
-        x,
-        log_p,
-        log_q,
-        log_weight,
-        pareto_k,
-        np.asarray(evaluator.num_nan - num_nan),
-        np.asarray(evaluator.num_infinite - num_infinite),
-        evaluator.target,
-        control=control_variates.control(proposal, x, log_q, log_p),
-    )
+    control = control_variates.control(proposal, x, log_q, log_p)
+    invalid = np.asarray(evaluator.num_nan - num_nan), np.asarray(evaluator.num_infinite - num_infinite)
+    return WeightedDraws(x, log_p, log_q, log_weight, pareto_k, *invalid, evaluator.target, control=control)
 
 
 def sample_importance(key: KeyLike, target: TargetLike, proposal: Mixture, num_draws: int) -> WeightedDraws:

@@ -14,8 +14,6 @@ from klover.base.arrays import compiled, logsumexp, namespace
 from klover.base.checks import check_count
 from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 
-__all__ = ["fit_generalised_pareto", "pareto_k", "reliable_k", "smooth", "tail_length"]
-
 FEWEST_TAIL_VALUES = 5
 
 
@@ -46,19 +44,10 @@ def fit_generalised_pareto(exceedances: Float[AnyArray, " tail"], prior_weight: 
         \ell(\theta) = n \left( \log \frac{-\theta}{k(\theta)} - k(\theta) - 1 \right), \quad
         \theta_j = \frac{1}{y_{(n)}} + \frac{1 - \sqrt{m / (j - 1/2)}}{3 \, y_{(\lfloor n/4 + 1/2 \rfloor)}},
 
-    then :math:`\hat\sigma = -k(\hat\theta) / \hat\theta` and :math:`\hat k = (n k(\hat\theta) + 0.5 a) / (n + a)`.
-
-    Parameters
-    ----------
-    exceedances
-        Excesses over the threshold in ascending order. Those that are not positive are left out.
-    prior_weight
-        The number :math:`a` of observations that the weak prior :math:`k \approx 0.5` counts for; 0 turns it off.
-
-    Returns
-    -------
-    k, sigma
-        Shape and scale. The tail is heavier the larger ``k``, and bounded where ``k`` is negative.
+    then :math:`\hat\sigma = -k(\hat\theta) / \hat\theta` and :math:`\hat k = (n k(\hat\theta) + 0.5 a) / (n + a)`,
+    where the weak prior :math:`k \approx 0.5` counts for :math:`a` observations (``prior_weight``). The excesses over
+    the threshold are in ascending order; those that are not positive are left out. The tail is heavier the larger
+    :math:`k`, and bounded where it is negative.
     """
     xp, limits = namespace(exceedances), np.finfo(exceedances.dtype)
     is_present = exceedances > 0
@@ -136,20 +125,11 @@ def smooth(log_ratio: PerDraw) -> tuple[PerDraw, Scalar]:
     .. math:: \tilde r_{(S - M + j)} = \min\left(u + \frac{\sigma}{k} \left( \left(1 - \frac{j - 1/2}{M}\right)^{-k}
         - 1 \right), \; \max_s r_s \right), \qquad j = 1, \dots, M.
 
-    Parameters
-    ----------
-    log_ratio
-        :math:`\log p - \log q` (in this sign) at draws of :math:`q`, each up to a constant. A draw outside the support
-        of :math:`p` has -inf: its weight stays zero, and all else is as if it were absent.
-
-    Returns
-    -------
-    log_weight
-        Normalised, ``logsumexp(log_weight) == 0``; all -inf where every ratio is zero, as there is nothing to
-        normalise. A ratio of NaN or +inf leaves NaN among them, and ``pareto_k`` +inf.
-    pareto_k
-        :math:`\hat k`, to be held against :func:`reliable_k`: 0 where the tail is constant to rounding, else +inf where
-        it has fewer than five distinct values (nothing can be said). In both cases the weights are the raw ratios.
+    Ratios are :math:`\log p - \log q` (in this sign), each up to a constant. A draw outside the support of p has
+    -inf: its weight stays zero, and all else is as if it were absent. Return normalised log-weights, all -inf where
+    every ratio is zero, and :math:`\hat k`, to be held against :func:`reliable_k`: 0 where the tail is constant to
+    rounding, else +inf where it has fewer than five distinct values (nothing can be said); in both cases the weights
+    are the raw ratios. A ratio of NaN or +inf leaves NaN among the weights, and :math:`\hat k` +inf.
     """
     _check_vector(log_ratio)
     xp = namespace(log_ratio)

@@ -14,6 +14,8 @@ from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 
 LogRatio = PerDraw
 
+MeanAndError = tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]
+
 NUM_HALVINGS = 30
 
 
@@ -58,9 +60,7 @@ def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[
 
 @compiled
 @np.errstate(over="ignore", invalid="ignore")  # values may be infinite, and so are their means
-def self_normalised(
-    log_weight: LogRatio, values: Float[AnyArray, "draw ..."]
-) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
+def self_normalised(log_weight: LogRatio, values: Float[AnyArray, "draw ..."]) -> MeanAndError:
     r"""Weighted mean :math:`\hat\mu=\sum_s w_sf_s` and its error :math:`\sqrt{\sum_s w_s^2(f_s-\hat\mu)^2}` (Eq. 2)."""
     xp = namespace(log_weight, values)
     weight = xp.exp(normalise(log_weight)).reshape((-1,) + (1,) * (values.ndim - 1))

@@ -96,9 +96,8 @@ def marginal(mixture: Mixture, coordinates: Sequence[int]) -> Mixture:
         # Whole matrices of a thousand coordinates would fill the memory.
         covariance = jax.tree.map(lambda leaf: leaf[:, chosen], spread).covariance()
     location, df = np.asarray(components.location, float)[:, chosen], np.asarray(components.df, float)
-    return Mixture(
-        Components(location, Full(cholesky(covariance)), df, components.tail), np.asarray(mixture.log_weights, float)
-    )
+    components = Components(location, Full(cholesky(covariance)), df, components.tail)
+    return Mixture(components, np.asarray(mixture.log_weights, float))
 
 
 def box_variance(lower: Point, upper: Point) -> Point:

@@ -10,19 +10,7 @@ import numpy as np
 
 from klover.base.arrays import even_comb, logsumexp, namespace, over_blocks
 from klover.base.checks import as_key, check_count, check_points
-from klover.base.shapes import (
-    AnyArray,
-    Float,
-    Int,
-    KeyLike,
-    PerComponent,
-    PerDraw,
-    Point,
-    Points,
-    RandomKey,
-    Scalar,
-    record,
-)
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerComponent, PerDraw, Points, RandomKey, record
 from klover.mixtures.components import Components
 from klover.mixtures.scale import Full
 
@@ -99,9 +87,8 @@ class Mixture:
         """
         weights = np.asarray(self.weights, float)
         counts = np.bincount(even_comb(generator, weights, num_draws), minlength=self.capacity)
-        parts = [
-            self.components.draw(generator, slot, count) for slot, count in enumerate(counts.tolist()) if count > 0
-        ]
+        slots = np.flatnonzero(counts).tolist()
+        parts = [self.components.draw(generator, slot, int(counts[slot])) for slot in slots]
         return generator.permutation(np.concatenate(parts))
 
     def sample_index(self, key: RandomKey, num_draws: int) -> Int[jax.Array, " draw"]:
@@ -116,7 +103,7 @@ class Mixture:
         x = self.sample(key, num_draws)
         return x, self.log_prob(x)
 
-    def append(self, newcomer: Components, log_gamma: Scalar) -> "Mixture":
+    def append(self, newcomer: Components, log_gamma: Float[AnyArray, ""]) -> "Mixture":
         r"""Return :math:`(1-\gamma)q+\gamma f`, with the newcomer in the first free slot (``eq:mixture_forward_kl``).
 
         Where no slot is free, the newcomer takes the place of the component with the smallest weight.
@@ -136,7 +123,7 @@ class Mixture:
         padded = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], extra, 0)]), self.components)
         return Mixture(padded, jnp.concatenate([self.log_weights, jnp.full(extra, -jnp.inf, self.log_weights.dtype)]))
 
-    def mean(self) -> Point:
+    def mean(self) -> Float[AnyArray, " dim"]:
         """Mean of the mixture (for Student-t, of its locations)."""
         return self.weights @ self.components.location
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from klover.base.arrays import iterate, logsumexp, namespace
-from klover.base.shapes import AnyArray, Bool, Float, Int, Scalar
+from klover.base.shapes import AnyArray, Bool, Count, Float, Scalar
 from klover.mixtures.mixture import Mixture
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Moves
@@ -54,7 +54,7 @@ def trajectory(
     found: tuple[PerParticle, Points, Any],
     metric: Metric,
     size: Float[AnyArray, "particle 1"],
-    num_leapfrogs: Int[AnyArray, ""] | int,
+    num_leapfrogs: Count,
 ) -> tuple[Points, Points, tuple[PerParticle, Points, Any]]:
     """Follow Hamilton's equations by leapfrog steps; ``found`` is what :class:`Evaluate` gives at the beginning."""
 
@@ -165,9 +165,8 @@ def move(
     found = (*bridge(particles), particles)
     for turn in range(tuning.num_moves if num_moves is None else num_moves):
         step, is_small = found[2].step, turn % 2 == 1
-        found, rate = _move_once(
-            generator, evaluator, kernel, found, tuning, bridge, num_leapfrogs or tuning.num_leapfrogs, is_small
-        )
+        num = num_leapfrogs or tuning.num_leapfrogs
+        found, rate = _move_once(generator, evaluator, kernel, found, tuning, bridge, num, is_small)
         step = step if is_small else float(adapt(step, rate, goal))
         found = (*found[:2], dataclasses.replace(found[2], step=step))
     return found[2]
