@@ -6,6 +6,8 @@ import inspect
 import json
 import sys
 import traceback
+import types
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +59,7 @@ def read_data(path: Path) -> dict[str, Any]:
         raise ValueError(f"--data names {path}, which does not exist.")
     try:
         return {".json": _read_json, ".csv": _read_csv, ".npz": _read_npz}[path.suffix](path)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"--data {path} cannot be read: {error}") from error
 
 
@@ -95,13 +97,8 @@ def _read_csv(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    import zipfile
-
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except zipfile.BadZipFile as error:
-        raise ValueError(str(error)) from error
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 @contextlib.contextmanager
@@ -120,16 +117,12 @@ def errors_in(path: Path) -> Iterator[None]:
 
 def _find(path: Path, name: str) -> Any:
     """Run a Python file, and return what it calls by the name."""
-    import importlib.util
-
     resolved = path.resolve()
     # Files beside it are found as if Python ran it.
     sys.path.insert(0, str(resolved.parent))
-    specification = importlib.util.spec_from_file_location(MODULE, resolved)
-    assert specification is not None
-    assert specification.loader is not None
-    module = sys.modules[MODULE] = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    module = sys.modules[MODULE] = types.ModuleType(MODULE)
+    module.__file__ = str(resolved)
+    exec(compile(resolved.read_bytes(), str(resolved), "exec"), vars(module))
     if not hasattr(module, name):
         known = [each for each, value in vars(module).items() if not each.startswith("_") and _is_own(value, module)]
         raise ValueError(f"{path} has no name {name!r}; it has {', '.join(known) or 'none'}.")

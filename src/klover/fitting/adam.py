@@ -1,5 +1,6 @@
 """Gradient descent with Adam under one compiled loop, as the paper fits each component."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -40,7 +41,8 @@ def minimise(
     optimiser = optax.adam(1.0)
     # One vector: on a GPU small steps wait for the launch of each kernel, and several leaves would be several kernels.
     begin, unravel = ravel_pytree(params)
-    rates, _ = ravel_pytree({name: _like(params[name], rate) for name, rate in learning_rates.items()})
+    each = {name: functools.partial(jnp.full_like, fill_value=rate) for name, rate in learning_rates.items()}
+    rates, _ = ravel_pytree({name: jax.tree.map(fill, params[name]) for name, fill in each.items()})
 
     def step(carry, step_key):
         point, state, best, best_loss, has_failed = carry
@@ -57,7 +59,3 @@ def minimise(
     start = (begin, optimiser.init(begin), begin, jnp.array(jnp.inf, begin.dtype), jnp.array(False))
     (last, _, best, _, has_failed), values = jax.lax.scan(step, start, jax.random.split(key, num_steps))
     return unravel(last if is_stochastic else best), Descent(values, has_failed)
-
-
-def _like(params: PyTree, rate: Rate) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(rate, leaf.dtype), leaf.shape), params)

@@ -25,7 +25,6 @@ from klover.base.linalg import solve_positive
 from klover.base.shapes import AnyArray, Float, PerComponent, PerDraw, Scalar
 from klover.fitting.sample import Sample
 from klover.importance.ratios import effective_sample_size
-from klover.mixtures.components import Components
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Spread
 
@@ -105,8 +104,13 @@ def step(
         # A spread and its prior are always of one class.
         spread = components.spread.maximise(scatter, safe_mass, prior, strength)  # pyright: ignore
     fitted = dataclasses.replace(moved, spread=spread)
-    log_weights = xp.where(mass > SMALLEST_MASS, xp.log(safe_mass), -xp.inf)
-    return Mixture(_keep_where(mass > SMALLEST_MASS, fitted, mixture.components), log_weights)
+    has_mass = mass > SMALLEST_MASS
+
+    def choose(new, old):
+        return xp.where(has_mass.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+    log_weights = xp.where(has_mass, xp.log(safe_mass), -xp.inf)
+    return Mixture(jax.tree.map(choose, fitted, mixture.components), log_weights)
 
 
 def fit(
@@ -158,13 +162,3 @@ def _fit_df(
     end_slope = slope(end)
     solved = iterate(narrow, (end, end_slope, now, now_slope), NUM_NARROWINGS)[2]
     return xp.exp(xp.where(end_slope * now_slope > 0, end, solved))
-
-
-def _keep_where(condition: AnyArray, new: Components, old: Components) -> Components:
-    """Take the new parameters of the components that have mass, and keep the old ones of the others."""
-    xp = namespace(condition)
-
-    def choose(fresh, kept):
-        return xp.where(condition.reshape((-1,) + (1,) * (fresh.ndim - 1)), fresh, kept)
-
-    return jax.tree.map(choose, new, old)

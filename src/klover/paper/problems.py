@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.checks import check_choice
-from klover.base.shapes import AnyArray, Float, PerDraw, Points, Scalar, record
+from klover.base.shapes import AnyArray, Float, PerDraw, Scalar, record
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, normalise
 from klover.paper import datasets, models
@@ -83,7 +83,11 @@ def _score(targets: Target, test: Test, x: Float[AnyArray, "split draw dim"], lo
 
     def score(arguments):
         target, here, draws, ratio = arguments
-        log_density, num = _densities(target, here, draws), draws.shape[0]
+
+        def at(point):
+            return models.predictive_log_density(target.unravel(point), here.features, here.outputs, here.scale)
+
+        log_density, num = jax.lax.map(at, draws, batch_size=250), draws.shape[0]
         found = _averages(log_density, jnp.full(num, -jnp.log(num), draws.dtype), "")
         if ratio is None:
             return found
@@ -91,13 +95,6 @@ def _score(targets: Target, test: Test, x: Float[AnyArray, "split draw dim"], lo
         return found | {"pareto_k": psis.pareto_k(ratio), "ess": effective_sample_size(ratio)}
 
     return jax.lax.map(score, (targets, test, x, log_ratio))
-
-
-def _densities(target: Target, test: Test, x: Points) -> Float[AnyArray, "draw row"]:
-    def at(point):
-        return models.predictive_log_density(target.unravel(point), test.features, test.outputs, test.scale)
-
-    return jax.lax.map(at, x, batch_size=250)
 
 
 def _averages(log_density: Float[AnyArray, "draw row"], log_weight: PerDraw, suffix: str) -> dict[str, Scalar]:
