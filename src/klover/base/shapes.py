@@ -39,6 +39,7 @@ Count: TypeAlias = Int[AnyArray, ""] | int
 Point: TypeAlias = Float[AnyArray, " dim"]
 Points: TypeAlias = Float[AnyArray, "draw dim"]
 PerDraw: TypeAlias = Float[AnyArray, " draw"]
+Weights: TypeAlias = Float[AnyArray, " component"]
 PerComponent: TypeAlias = Float[AnyArray, "component draw"]
 Locations: TypeAlias = Float[AnyArray, "component dim"]
 

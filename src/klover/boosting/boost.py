@@ -117,10 +117,6 @@ def boost(
     callback
         Called after each round with its :class:`~klover.boosting.rounds.BoostInfo`.
 
-    Returns
-    -------
-    A :class:`~klover.Fit`.
-
     Examples
     --------
     >>> import jax.numpy as jnp

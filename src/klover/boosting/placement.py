@@ -30,7 +30,6 @@ from klover.search.climb import climb, value_and_gradient
 from klover.search.curvature import covariance
 from klover.targets.target import Target
 
-NEWCOMERS = ("ascent", "lbfgs", "gain")
 ASCENT_STEPS = 400
 CLIMB_STEPS = 60
 NUM_CLIMBS = 8

@@ -3,7 +3,6 @@
 import dataclasses
 
 from klover.base.checks import check_choice, check_count, check_positive
-from klover.boosting.placement import NEWCOMERS
 from klover.boosting.sources import SOURCES
 from klover.fitting.adam import Rate
 from klover.mixtures.components import Family
@@ -13,7 +12,7 @@ CHOICES = {
     "approach": ("direct", "remainder"),
     "draws": SOURCES,
     "fitter": ("adam", "em"),
-    "newcomer": NEWCOMERS,
+    "newcomer": ("ascent", "lbfgs", "gain"),
     "weights": ("projected", "em", "newton", "none"),
     "update": ("newcomer", "all"),
 }

@@ -21,8 +21,6 @@ from klover.targets.target import Target, evaluate
 
 SOURCES = ("previous", "current", "newcomer")
 
-LogDensity = PerDraw
-
 
 @record
 class Draws:
@@ -34,7 +32,7 @@ class Draws:
     log_previous: Float[AnyArray, "... draw"]
 
     @property
-    def log_ratio(self) -> LogDensity:
+    def log_ratio(self) -> PerDraw:
         """Log of the importance ratios p̂/g."""
         return self.log_p - self.log_source
 
@@ -48,7 +46,7 @@ class BoostState:
     anchor: Mixture
 
 
-def mix(log_f: LogDensity, log_previous: LogDensity, log_gamma: Scalar) -> LogDensity:
+def mix(log_f: PerDraw, log_previous: PerDraw, log_gamma: Scalar) -> PerDraw:
     r"""Log density of :math:`(1-\gamma)q_{i-1}+\gamma f_i`."""
     return jnp.logaddexp(log_gamma + log_f, jnp.log1p(-jnp.minimum(jnp.exp(log_gamma), 1.0)) + log_previous)
 

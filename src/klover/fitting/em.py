@@ -22,7 +22,7 @@ import jax
 
 from klover.base.arrays import digamma, exact_products, iterate, logsumexp, namespace, over_blocks
 from klover.base.linalg import solve_positive
-from klover.base.shapes import AnyArray, Float, PerComponent, PerDraw, Scalar
+from klover.base.shapes import PerComponent, PerDraw, Scalar, Weights
 from klover.fitting.sample import Sample
 from klover.importance.ratios import effective_sample_size
 from klover.mixtures.mixture import Mixture
@@ -121,9 +121,7 @@ def fit(
     return iterate(lambda now: step(now, sample, prior, strength, is_df_fitted=is_df_fitted), mixture, num_steps)
 
 
-def _fit_df(
-    df: Float[AnyArray, " component"], dim: int, weight: PerComponent, distance: PerComponent
-) -> Float[AnyArray, " component"]:
+def _fit_df(df: Weights, dim: int, weight: PerComponent, distance: PerComponent) -> Weights:
     r"""Solve :math:`\sum_s\omega_s\,\partial_\nu\log t_\nu(m_s)=0` near the present ν, between 1 and 200.
 
     By false position in log ν, the retained end halved (the Illinois rule), between the present ν and half or twice of

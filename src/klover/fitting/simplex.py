@@ -19,9 +19,7 @@ import jax.numpy as jnp
 from klover.base.arrays import iterate, logsumexp, namespace
 from klover.base.checks import check_choice
 from klover.base.linalg import solve_positive
-from klover.base.shapes import AnyArray, Float, PerComponent, PerDraw, Scalar
-
-Weights = Float[AnyArray, " component"]
+from klover.base.shapes import AnyArray, Float, PerComponent, PerDraw, Scalar, Weights
 
 NUM_STEPS = {"projected": 300, "em": 300, "newton": 40}
 LINE_SEARCH = tuple(0.5**power for power in range(12))
@@ -71,10 +69,7 @@ def forward_weights(
 
 
 def reverse_weights(
-    log_weights: Weights,
-    log_component: Float[AnyArray, "component component draw"],
-    log_p: PerComponent,
-    num_steps: int = NUM_STEPS["projected"],
+    log_weights: Weights, log_component: Float[AnyArray, "component component draw"], log_p: PerComponent
 ) -> Weights:
     r"""Re-optimise the weights for the reverse KL by projected gradient.
 
@@ -94,7 +89,8 @@ def reverse_weights(
         # A component with no neighbour may leave log q at -inf under its own draws: adding it would be a pure gain.
         return jnp.mean(jnp.maximum(log_q, -1e6) - log_p, axis=1)
 
-    solution = _projected(gradient, lambda weights: weights @ gradient(weights), jnp.exp(log_weights), used, num_steps)
+    start, num_steps = jnp.exp(log_weights), NUM_STEPS["projected"]
+    solution = _projected(gradient, lambda weights: weights @ gradient(weights), start, used, num_steps)
     return jnp.where(solution > 0, jnp.log(jnp.where(solution > 0, solution, 1.0)), -jnp.inf)
 
 

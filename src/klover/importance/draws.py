@@ -30,24 +30,13 @@ BLOCK = 256
 
 @record
 class WeightedDraws:
-    """Draws of a proposal with their weights under the target.
+    """Flat draws x of a proposal with their weights under the target, which turns them into positions.
 
-    Parameters
-    ----------
-    x
-        Flat draws of the proposal.
-    log_p, log_q
-        Log density of the target (invalid values replaced by -inf) and of the proposal.
-    log_weight
-        Pareto-smoothed, normalised log-weights; expectations and resampling use them.
-    pareto_k
-        Tail index k̂ of the raw ratios.
-    num_nan, num_positive_infinite
-        How often the target returned NaN or +inf. Such draws have weight zero.
-    target
-        The target, which turns flat draws into positions.
-    control
-        A control variate for the evidence at each draw (:mod:`klover.importance.control_variates`); 0 if there is none.
+    ``log_p`` (invalid values replaced by -inf) and ``log_q`` are log densities of the target and of the proposal;
+    ``log_weight`` has the Pareto-smoothed, normalised log-weights, which expectations and resampling use; ``pareto_k``
+    is the tail index k̂ of the raw ratios. The target returned NaN ``num_nan`` times, and +inf
+    ``num_positive_infinite`` times: such draws have weight zero. ``control`` is a control variate for the evidence at
+    each draw (:mod:`klover.importance.control_variates`), 0 if there is none.
     """
 
     x: Float[AnyArray, "... draw dim"]
@@ -138,15 +127,9 @@ class WeightedDraws:
     def resample(self, key: KeyLike, num_draws: int, method: str = "systematic") -> dict[str, AnyArray]:
         """Return equally weighted posterior draws by name: constrained values, as NumPy arrays of shape (draw, ...).
 
-        Parameters
-        ----------
-        key
-            A typed key, or a whole number as its seed.
-        num_draws
-            How many to take. More than the effective number of draws (``ess``) repeat what is there.
-        method
-            ``"systematic"``, ``"stratified"``, ``"residual"`` (all with replacement), or ``"without-replacement"`` for
-            distinct draws.
+        The method is ``"systematic"``, ``"stratified"``, ``"residual"`` (all with replacement: more draws than are
+        effective, ``ess``, repeat what is there), or ``"without-replacement"`` for distinct draws. The key is one of
+        JAX, or a whole number as its seed.
         """
         x = self.resample_unconstrained(key, num_draws, method)
         return variables(self.target.positions(x), self.target.names)
@@ -159,14 +142,8 @@ class WeightedDraws:
     def initial_positions(self, key: KeyLike, num_chains: int, constrained: bool = False) -> PyTree:
         """Choose distinct starting points for Markov chains: NumPy arrays with a leading axis of chains, as positions.
 
-        Parameters
-        ----------
-        key
-            A typed key, or a whole number as its seed.
-        num_chains
-            How many to choose, in proportion to their weights; no two of them are the same point.
-        constrained
-            Whether to return constrained positions; otherwise they are unconstrained ones, as NUTS wants them.
+        They are chosen in proportion to their weights, and no two are the same point. Positions are unconstrained, as
+        NUTS wants them, unless asked otherwise. The key is one of JAX, or a whole number as its seed.
         """
         check_count("num_chains", num_chains, 1)
         x = np.asarray(self.x)

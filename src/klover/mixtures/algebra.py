@@ -9,7 +9,7 @@ import numpy as np
 
 from klover.base.arrays import logsumexp, namespace
 from klover.base.linalg import cholesky
-from klover.base.shapes import AnyArray, Float, Int, Locations, Point
+from klover.base.shapes import AnyArray, Float, Int, Locations, Point, Weights
 from klover.mixtures.components import Components, Family
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full
@@ -40,7 +40,7 @@ def inflate(mixture: Mixture, factor: float, df: float = np.inf) -> Mixture:
     return Mixture(wide, mixture.log_weights)
 
 
-def _at_most(components: Components, df: float) -> Float[AnyArray, " component"]:
+def _at_most(components: Components, df: float) -> Weights:
     """Return degrees of freedom that are no larger than asked; those of Normals stay infinite."""
     return namespace(components.df).minimum(components.df, df) if components.tail == "student" else components.df
 
@@ -74,8 +74,8 @@ def mixture_of(
     family: Family,
     location: Locations,
     covariance: Float[AnyArray, "component dim *dim"],
-    df: Float[AnyArray, " component"] | float,
-    weight: Float[AnyArray, " component"],
+    df: Weights | float,
+    weight: Weights,
 ) -> Mixture:
     """Return a mixture of the family; variances instead of matrices give diagonal covariances instead of full ones."""
     is_reduced = covariance.ndim == 2 and family.covariance == "full"
@@ -108,15 +108,7 @@ def box_variance(lower: Point, upper: Point) -> Point:
 def diffuse(
     lower: Sequence[float] | AnyArray, upper: Sequence[float] | AnyArray, family: str | Family = "student"
 ) -> Mixture:
-    """Return a mixture of one component that covers a box: its scales are 1.2 times the standard deviations of the box.
-
-    Parameters
-    ----------
-    lower, upper
-        The corners of the box.
-    family
-        Family of the component.
-    """
+    """Return one component that covers the box between two corners, with 1.2 times the box's standard deviations."""
     lower, upper = np.atleast_1d(np.asarray(lower, float)), np.atleast_1d(np.asarray(upper, float))
     if lower.shape != upper.shape or lower.ndim != 1:
         raise ValueError(f"lower and upper must be vectors of one length, got shapes {lower.shape}, {upper.shape}.")

@@ -10,22 +10,14 @@ import numpy as np
 
 from klover.base.arrays import even_comb, logsumexp, namespace, over_blocks
 from klover.base.checks import as_key, check_count, check_points
-from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerComponent, PerDraw, Points, RandomKey, record
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerComponent, PerDraw, Points, RandomKey, Weights, record
 from klover.mixtures.components import Components
 from klover.mixtures.scale import Full
 
 
 @record
 class Mixture:
-    """A mixture of components of one family.
-
-    Parameters
-    ----------
-    components
-        The stacked components.
-    log_weights
-        Their log-weights, normalised; -inf marks an unused slot.
-    """
+    """A mixture of components of one family, with normalised log-weights; -inf marks an unused slot."""
 
     components: Components
     log_weights: Float[AnyArray, "... component"]
@@ -54,7 +46,7 @@ class Mixture:
         return xp.sum(self.log_weights > -xp.inf)
 
     @property
-    def weights(self) -> Float[AnyArray, " component"]:
+    def weights(self) -> Weights:
         """The weights; zero in unused slots."""
         return namespace(self.log_weights).exp(self.log_weights)
 

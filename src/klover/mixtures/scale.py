@@ -5,15 +5,25 @@ optimiser may step on these arrays without constraints. Spreads never look at le
 stacked there.
 """
 
-from typing import TypeAlias
+from typing import Self, TypeAlias
+
+import jax
 
 from klover.base.arrays import namespace
 from klover.base.linalg import cholesky, inverse_triangular, solve_positive, whitened_squares
-from klover.base.shapes import AnyArray, Float, Int, Locations, PerComponent, Points, Scalar, record
+from klover.base.shapes import AnyArray, Float, Int, Locations, PerComponent, Points, Scalar, Weights, record
+
+Deltas: TypeAlias = Float[AnyArray, "component draw dim"]
+
+
+class _Scalable:
+    def inflated(self, factor: float) -> Self:
+        """Return the spread with all standard deviations multiplied."""
+        return jax.tree.map(lambda leaf: factor * leaf, self)
 
 
 @record
-class Diagonal:
+class Diagonal(_Scalable):
     r""":math:`\Sigma = \mathrm{diag}(s^2)`."""
 
     scale: Float[AnyArray, "... dim"]
@@ -35,10 +45,6 @@ class Diagonal:
     def transform(self, noise: Float[AnyArray, "draw noise"]) -> Points:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         return noise * self.scale
-
-    def inflated(self, factor: float) -> "Diagonal":
-        """Return the spread with all standard deviations multiplied."""
-        return Diagonal(factor * self.scale)
 
     def solve(self, slot: int, delta: Points) -> Points:
         r"""Return :math:`\Sigma^{-1}\delta` of one component."""
@@ -69,16 +75,12 @@ class Diagonal:
         xp = namespace(self.scale)
         return self.scale[..., None] ** 2 * xp.eye(self.scale.shape[-1], dtype=self.scale.dtype)
 
-    def scatter(self, delta: Float[AnyArray, "component draw dim"], weight: PerComponent) -> tuple[Locations, ...]:
+    def scatter(self, delta: Deltas, weight: PerComponent) -> tuple[Locations, ...]:
         r"""Return what :meth:`maximise` needs of :math:`S_k=\sum_s\omega_{ks}\,\delta_{ks}\delta_{ks}^\top`."""
         return (namespace(delta).einsum("ks,ksd->kd", weight, delta**2),)
 
     def maximise(
-        self,
-        scatter: tuple[Locations, ...],
-        mass: Float[AnyArray, " component"],
-        prior: "Diagonal",
-        strength: Scalar | float,
+        self, scatter: tuple[Locations, ...], mass: Weights, prior: "Diagonal", strength: Scalar | float
     ) -> "Diagonal":
         r"""Maximise the expected log likelihood plus the prior: :math:`(S_k+\epsilon\Psi_k)/(N_k+\epsilon)`.
 
@@ -90,7 +92,7 @@ class Diagonal:
 
 
 @record
-class Full:
+class Full(_Scalable):
     r""":math:`\Sigma = LL^\top` with a lower-triangular :math:`L`; entries above its diagonal are ignored."""
 
     factor: Float[AnyArray, "... dim dim"]
@@ -112,10 +114,6 @@ class Full:
     def transform(self, noise: Float[AnyArray, "draw noise"]) -> Points:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         return noise @ namespace(self.factor).tril(self.factor).T
-
-    def inflated(self, factor: float) -> "Full":
-        """Return the spread with all standard deviations multiplied."""
-        return Full(factor * self.factor)
 
     def solve(self, slot: int, delta: Points) -> Points:
         r"""Return :math:`\Sigma^{-1}\delta` of one component."""
@@ -150,9 +148,7 @@ class Full:
         lower = xp.tril(self.factor)
         return lower @ xp.swapaxes(lower, -1, -2)
 
-    def scatter(
-        self, delta: Float[AnyArray, "component draw dim"], weight: PerComponent
-    ) -> tuple[Float[AnyArray, "component dim dim"], ...]:
+    def scatter(self, delta: Deltas, weight: PerComponent) -> tuple[Float[AnyArray, "component dim dim"], ...]:
         """Return the scatter matrices.
 
         A matrix times itself is positive definite also where a GPU rounds its factors: this product need not be exact.
@@ -164,7 +160,7 @@ class Full:
     def maximise(
         self,
         scatter: tuple[Float[AnyArray, "component dim dim"], ...],
-        mass: Float[AnyArray, " component"],
+        mass: Weights,
         prior: "Full",
         strength: Scalar | float,
     ) -> "Full":
@@ -174,7 +170,7 @@ class Full:
 
 
 @record
-class LowRank:
+class LowRank(_Scalable):
     r""":math:`\Sigma = \mathrm{diag}(s^2) + FF^\top` with a factor of few columns."""
 
     scale: Float[AnyArray, "... dim"]
@@ -214,10 +210,6 @@ class LowRank:
         dim = self.scale.shape[-1]
         return noise[:, :dim] * self.scale + noise[:, dim:] @ self.factor.T
 
-    def inflated(self, factor: float) -> "LowRank":
-        """Return the spread with all standard deviations multiplied."""
-        return LowRank(factor * self.scale, factor * self.factor)
-
     def solve(self, slot: int, delta: Points) -> Points:
         r"""Return :math:`\Sigma^{-1}\delta` of one component."""
         own = LowRank(self.scale[slot], self.factor[slot])
@@ -245,9 +237,7 @@ class LowRank:
         inverse = inverse_triangular(inner)
         return scaled @ namespace(scaled).swapaxes(inverse, -1, -2) @ inverse
 
-    def scatter(
-        self, delta: Float[AnyArray, "component draw dim"], weight: PerComponent
-    ) -> tuple[Float[AnyArray, "component dim rank"], Locations]:
+    def scatter(self, delta: Deltas, weight: PerComponent) -> tuple[Float[AnyArray, "component dim rank"], Locations]:
         """Return the scatter times the loading, and the diagonal of the scatter: the matrix itself is never formed."""
         xp = namespace(delta)
         product = xp.swapaxes(delta, -1, -2) @ (weight[..., None] * (delta @ self._loading()))
@@ -256,7 +246,7 @@ class LowRank:
     def maximise(
         self,
         scatter: tuple[Float[AnyArray, "component dim rank"], Locations],
-        mass: Float[AnyArray, " component"],
+        mass: Weights,
         prior: "LowRank",
         strength: Scalar | float,
     ) -> "LowRank":

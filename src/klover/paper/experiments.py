@@ -110,8 +110,8 @@ def _row(cell: Cell, scores: problems.Scores, seconds: np.ndarray, which: int) -
     # JSON has neither NaN nor infinities.
     numbers = {name: value if np.isfinite(value) else None for name, value in found.items()}
     kind = "chains" if cell.method in CHAINS else "importance"
-    is_particles = cell.method == "refine" and cell.table == "bnn"
-    kind = "particles" if is_particles else kind
+    if cell.method == "refine" and cell.table == "bnn":
+        kind = "particles"
     return _line(cell, cell.splits[which], **numbers, seconds=float(seconds[which]), kind=kind)
 
 

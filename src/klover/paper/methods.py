@@ -17,6 +17,7 @@ import numpy as np
 from klover.base.shapes import Count, Float, Key, PerDraw, Points, RandomKey
 from klover.boosting import newcomer, rounds, sources
 from klover.boosting.settings import Settings
+from klover.fitting.divergences import PAPER_LOG_EPSILON
 from klover.fitting.simplex import forward_weights
 from klover.importance import psis
 from klover.importance.ratios import normalise
@@ -39,8 +40,6 @@ NUM_STARTS = 1000
 NUM_TIMINGS = 5
 NUM_REMAINDER_CHAINS = 100
 NUM_REMAINDER_DRAWS = 20
-LOG_EPSILON = -10.0
-"""log ε of the paper's smoothed residual; without it the search for a newcomer runs away into the tails of p/q."""
 
 FAST_COMPILATION: dict[str, Any] = {"xla_backend_optimization_level": 1}
 """Half the time to compile on a CPU; what is compiled runs as fast."""
@@ -109,7 +108,7 @@ def boosted_by_chains(key: RandomKey, target: Target, settings: Settings) -> tup
 def _remainder_draws(key: RandomKey, target: Target, mixture: Mixture) -> Points:
     key_start, key_chains = jax.random.split(key)
     start, log_q = mixture.sample_and_log_prob(key_start, NUM_REMAINDER_CHAINS)
-    log_epsilon = jnp.mean(log_q) + LOG_EPSILON
+    log_epsilon = jnp.mean(log_q) + PAPER_LOG_EPSILON
 
     def log_remainder(point):
         return target.log_prob(point) - jnp.logaddexp(mixture.log_prob(point[None])[0], log_epsilon)
@@ -125,7 +124,7 @@ def _remainder_draws(key: RandomKey, target: Target, mixture: Mixture) -> Points
 
 ONE = Settings(max_components=1, num_round_draws=NUM_ROUND_DRAWS)
 THREE = dataclasses.replace(ONE, max_components=3)
-SMOOTHED = dataclasses.replace(THREE, log_epsilon=LOG_EPSILON)
+SMOOTHED = dataclasses.replace(THREE, log_epsilon=PAPER_LOG_EPSILON)
 BOOSTED = {
     "rkl-vi": ("reverse", 1, dataclasses.replace(ONE, divergence="reverse")),
     "rkl-vb2": ("reverse", 2, dataclasses.replace(SMOOTHED, divergence="reverse")),

@@ -76,11 +76,9 @@ def forward_kl_by_quadrature(
     return float(np.trapezoid(integrand, grid))
 
 
-def reverse_kl_by_quadrature(
-    target: Target, mixture: Mixture, lower: float, upper: float, num_points: int = 10_001
-) -> float:
+def reverse_kl_by_quadrature(target: Target, mixture: Mixture, lower: float, upper: float) -> float:
     """KL(q‖p) in one dimension by the trapezium rule, for a normalised p and a q that lies inside the interval."""
-    grid = np.linspace(lower, upper, num_points)
+    grid = np.linspace(lower, upper, 10_001)
     log_p = np.asarray(target.log_prob(grid[:, None]))
     log_q = np.asarray(mixture.log_prob(grid[:, None]))
     return float(np.trapezoid(np.exp(log_q) * (log_q - log_p), grid))

@@ -77,12 +77,10 @@ def label_of(fit: Fit, coordinate: int) -> str:
 
 def window_of(fit: Fit, coordinate: int) -> tuple[float, float]:
     """Return ends of an axis between which nearly all of the posterior lies, or else of the proposal's draws."""
-    x = np.asarray(fit.draws.x, float)[:, [coordinate]]
-    weight = np.exp(np.asarray(fit.draws.log_weight, float))
+    x, weight = np.asarray(fit.draws.x, float)[:, [coordinate]], np.exp(np.asarray(fit.draws.log_weight, float))
     lower, upper = weighted_quantile(x, weight, REGION)[:, 0]
     if lower == upper:
-        # One draw has all of the weight.
-        lower, upper = np.quantile(x, REGION)
+        lower, upper = np.quantile(x, REGION)  # one draw has all of the weight
     margin = MARGIN * (upper - lower)
     return float(lower - margin), float(upper + margin)
 

@@ -108,18 +108,14 @@ def summarise(draws: WeightedDraws, verdict: Verdict, num_components: int) -> Su
     """Summarise weighted draws on the scale that a person reads."""
     values = np.asarray(draws.target.flat_position(draws.x), float)
     weight = np.exp(np.asarray(draws.log_weight, float))
-    columns = _columns(draws, values, weight)
     figures = {
         "kind": draws.kind,
-        "log_evidence": float(draws.log_evidence),
-        "log_evidence_se": float(draws.log_evidence_se),
-        "ess": float(draws.ess),
+        **{name: float(getattr(draws, name)) for name in ("log_evidence", "log_evidence_se", "ess", "pareto_k")},
         "ess_share": float(draws.ess) / draws.num_draws,
         "num_draws": draws.num_draws,
-        "pareto_k": float(draws.pareto_k),
         "num_components": num_components,
     }
-    return Summary(draws.target.names, columns, figures, verdict)
+    return Summary(draws.target.names, _columns(draws, values, weight), figures, verdict)
 
 
 def _columns(draws: WeightedDraws, values: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray]:

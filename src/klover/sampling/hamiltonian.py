@@ -30,8 +30,9 @@ RANDOM_WALK_ACCEPTANCE = 0.3
 
 Points = Float[AnyArray, "particle dim"]
 PerParticle = Float[AnyArray, " particle"]
-Evaluate = Callable[[Points], tuple[PerParticle, Points, Any]]
-"""From points to the log density, its gradient, and whatever else is to be kept of them."""
+Found = tuple[PerParticle, Points, Any]
+"""The log density at points, its gradient, and whatever else is to be kept of them."""
+Evaluate = Callable[[Points], Found]
 
 
 @runtime_checkable
@@ -51,11 +52,11 @@ def trajectory(
     evaluate: Evaluate,
     x: Points,
     momentum: Points,
-    found: tuple[PerParticle, Points, Any],
+    found: Found,
     metric: Metric,
     size: Float[AnyArray, "particle 1"],
     num_leapfrogs: Count,
-) -> tuple[Points, Points, tuple[PerParticle, Points, Any]]:
+) -> tuple[Points, Points, Found]:
     """Follow Hamilton's equations by leapfrog steps; ``found`` is what :class:`Evaluate` gives at the beginning."""
 
     def leapfrog(carry):
@@ -170,10 +171,6 @@ def move(
         step = step if is_small else float(adapt(step, rate, goal))
         found = (*found[:2], dataclasses.replace(found[2], step=step))
     return found[2]
-
-
-Found = tuple[np.ndarray, np.ndarray, Particles]
-"""Log density of a bridge and its gradient at particles, and these."""
 
 
 def _move_once(

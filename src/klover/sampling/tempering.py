@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klover.base.arrays import even_comb, iterate, logsumexp, namespace
+from klover.base.arrays import bisect, even_comb, logsumexp, namespace
 from klover.base.shapes import AnyArray, Float, Scalar
 from klover.importance.ratios import effective_sample_size
 from klover.mixtures.mixture import Mixture
@@ -34,15 +34,8 @@ def stride(change: Float[AnyArray, "... particle"], effective_share: float) -> S
     def is_small(log_part):
         return xp.all(effective_sample_size(xp.exp(log_part) * change) >= fewest)
 
-    def halve(ends):
-        low, high = ends
-        middle = 0.5 * (low + high)
-        is_enough = is_small(middle)
-        return xp.where(is_enough, middle, low), xp.where(is_enough, high, middle)
-
     zero = xp.zeros((), change.dtype)
-    low, _ = iterate(halve, (zero - 40.0, zero), NUM_HALVINGS)
-    return xp.where(is_small(zero), 1.0, xp.exp(low))
+    return xp.where(is_small(zero), 1.0, xp.exp(bisect(is_small, zero - 40.0, zero, NUM_HALVINGS)))
 
 
 def next_temperature(
