@@ -5,7 +5,7 @@ optimiser may step on these arrays without constraints. Spreads never look at le
 stacked there.
 """
 
-from typing import Self, TypeAlias
+from typing import TypeAlias, TypeVar
 
 import jax
 
@@ -16,8 +16,11 @@ from klover.base.shapes import AnyArray, Float, Int, Locations, PerComponent, Po
 Deltas: TypeAlias = Float[AnyArray, "component draw dim"]
 
 
+S = TypeVar("S")
+
+
 class _Scalable:
-    def inflated(self, factor: float) -> Self:
+    def inflated(self: S, factor: float) -> S:
         """Return the spread with all standard deviations multiplied."""
         return jax.tree.map(lambda leaf: factor * leaf, self)
 
