@@ -5,9 +5,7 @@ optimiser may step on these arrays without constraints. Spreads never look at le
 stacked there.
 """
 
-from typing import TypeAlias, TypeVar
-
-import jax
+from typing import TypeAlias
 
 from klover.base.arrays import namespace
 from klover.base.linalg import cholesky, inverse_triangular, solve_positive, whitened_squares
@@ -16,17 +14,8 @@ from klover.base.shapes import AnyArray, Float, Int, Locations, PerComponent, Po
 Deltas: TypeAlias = Float[AnyArray, "component draw dim"]
 
 
-S = TypeVar("S")
-
-
-class _Scalable:
-    def inflated(self: S, factor: float) -> S:
-        """Return the spread with all standard deviations multiplied."""
-        return jax.tree.map(lambda leaf: factor * leaf, self)
-
-
 @record
-class Diagonal(_Scalable):
+class Diagonal:
     r""":math:`\Sigma = \mathrm{diag}(s^2)`."""
 
     scale: Float[AnyArray, "... dim"]
@@ -48,6 +37,10 @@ class Diagonal(_Scalable):
     def transform(self, noise: Float[AnyArray, "draw noise"]) -> Points:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         return noise * self.scale
+
+    def inflated(self, factor: float) -> "Diagonal":
+        """Return the spread with all standard deviations multiplied."""
+        return Diagonal(factor * self.scale)
 
     def solve(self, slot: int, delta: Points) -> Points:
         r"""Return :math:`\Sigma^{-1}\delta` of one component."""
@@ -95,7 +88,7 @@ class Diagonal(_Scalable):
 
 
 @record
-class Full(_Scalable):
+class Full:
     r""":math:`\Sigma = LL^\top` with a lower-triangular :math:`L`; entries above its diagonal are ignored."""
 
     factor: Float[AnyArray, "... dim dim"]
@@ -117,6 +110,10 @@ class Full(_Scalable):
     def transform(self, noise: Float[AnyArray, "draw noise"]) -> Points:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         return noise @ namespace(self.factor).tril(self.factor).T
+
+    def inflated(self, factor: float) -> "Full":
+        """Return the spread with all standard deviations multiplied."""
+        return Full(factor * self.factor)
 
     def solve(self, slot: int, delta: Points) -> Points:
         r"""Return :math:`\Sigma^{-1}\delta` of one component."""
@@ -173,7 +170,7 @@ class Full(_Scalable):
 
 
 @record
-class LowRank(_Scalable):
+class LowRank:
     r""":math:`\Sigma = \mathrm{diag}(s^2) + FF^\top` with a factor of few columns."""
 
     scale: Float[AnyArray, "... dim"]
@@ -212,6 +209,10 @@ class LowRank(_Scalable):
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         dim = self.scale.shape[-1]
         return noise[:, :dim] * self.scale + noise[:, dim:] @ self.factor.T
+
+    def inflated(self, factor: float) -> "LowRank":
+        """Return the spread with all standard deviations multiplied."""
+        return LowRank(factor * self.scale, factor * self.factor)
 
     def solve(self, slot: int, delta: Points) -> Points:
         r"""Return :math:`\Sigma^{-1}\delta` of one component."""
