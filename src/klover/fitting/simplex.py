@@ -69,7 +69,10 @@ def forward_weights(
 
 
 def reverse_weights(
-    log_weights: Weights, log_component: Float[AnyArray, "component component draw"], log_p: PerComponent
+    log_weights: Weights,
+    log_component: Float[AnyArray, "component component draw"],
+    log_p: PerComponent,
+    num_steps: int = NUM_STEPS["projected"],
 ) -> Weights:
     r"""Re-optimise the weights for the reverse KL by projected gradient.
 
@@ -89,8 +92,7 @@ def reverse_weights(
         # A component with no neighbour may leave log q at -inf under its own draws: adding it would be a pure gain.
         return jnp.mean(jnp.maximum(log_q, -1e6) - log_p, axis=1)
 
-    start, num_steps = jnp.exp(log_weights), NUM_STEPS["projected"]
-    solution = _projected(gradient, lambda weights: weights @ gradient(weights), start, used, num_steps)
+    solution = _projected(gradient, lambda weights: weights @ gradient(weights), jnp.exp(log_weights), used, num_steps)
     return jnp.where(solution > 0, jnp.log(jnp.where(solution > 0, solution, 1.0)), -jnp.inf)
 
 
