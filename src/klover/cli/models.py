@@ -213,6 +213,6 @@ def _call(model: Callable, data: dict[str, Any]) -> tuple[bool, Any]:
     except Met as met:
         # A function that makes a target of a NumPyro model meets the primitives inside the adapter.
         frames = traceback.walk_tb(met.__traceback__)
-        if any(frame.f_globals.get("__name__") == "klover.adapters.numpyro" for frame, _ in frames):
+        if any(frame.f_globals.get("__name__") == "klover.targets.adapters.numpyro" for frame, _ in frames):
             return False, model(**data)
         return True, None
