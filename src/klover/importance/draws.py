@@ -123,10 +123,12 @@ class WeightedDraws:
             its probability.
         """
         values = self.values(function)
-        dtype = self.log_p.dtype
-        pairs = jax.tree.map(
-            lambda leaf: self.mean_and_error(leaf.astype(jnp.promote_types(leaf.dtype, dtype))), values
-        )
+
+        def average(leaf):
+            is_number = jnp.issubdtype(leaf.dtype, jnp.inexact)
+            return self.mean_and_error(leaf if is_number else leaf.astype(self.log_p.dtype))
+
+        pairs = jax.tree.map(average, values)
         return jax.tree.transpose(jax.tree.structure(values), jax.tree.structure((0, 0)), pairs)
 
     def mean_and_error(
