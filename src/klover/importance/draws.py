@@ -104,9 +104,13 @@ class WeightedDraws:
         The function maps one constrained position to a number, an array or a pytree of arrays; of a condition the
         expectation is its probability.
         """
-        values, dtype = self.values(function), self.log_p.dtype
-        values = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, dtype)), values)
-        pairs = jax.tree.map(self.mean_and_error, values)
+        values = self.values(function)
+
+        def average(leaf):
+            is_number = jnp.issubdtype(leaf.dtype, jnp.inexact)
+            return self.mean_and_error(leaf if is_number else leaf.astype(self.log_p.dtype))
+
+        pairs = jax.tree.map(average, values)
         return jax.tree.transpose(jax.tree.structure(values), jax.tree.structure((0, 0)), pairs)
 
     def mean_and_error(self, values: Float[AnyArray, "draw ..."]) -> MeanAndError:

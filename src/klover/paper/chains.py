@@ -30,6 +30,11 @@ def start(key: RandomKey, target: Target) -> Point:
     return START_SCALE * jax.random.normal(key, (target.dim,), target.start.dtype)
 
 
+def _jitter(key: Key[jax.Array, ""], size: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+    """Vary a step size: trajectories of one length may be whole periods of a coordinate, which then never mixes."""
+    return size * jax.random.uniform(key, (), size.dtype, 1 - JITTER, 1 + JITTER)
+
+
 def hamiltonian(
     key: RandomKey,
     log_density: LogDensity,
@@ -51,9 +56,7 @@ def hamiltonian(
 
     def move(state, step_key, size):
         key_size, key_move = jax.random.split(step_key)
-        # Trajectories of one length may be whole periods of a coordinate, which then never mixes.
-        size = size * jax.random.uniform(key_size, (), position.dtype, 1 - JITTER, 1 + JITTER)
-        return kernel(key_move, state, log_density, size, masses, NUM_LEAPFROGS)
+        return kernel(key_move, state, log_density, _jitter(key_size, size), masses, NUM_LEAPFROGS)
 
     def adapt(carry, inputs):
         state, adaptation = carry
@@ -106,10 +109,12 @@ def adapted(
     # The number of steps has no place in the annotation of ``run``.
     run: Any = warmup.run
     (state, parameters), num_warmup_steps = run(key_warmup, position, num_warmup)
-    step, spent = kernel(log_density, **parameters).step, jnp.sum(num_warmup_steps)
+    spent = jnp.sum(num_warmup_steps)
 
     def move(state, step_key):
-        state, info = step(step_key, state)
+        key_size, key_move = jax.random.split(step_key)
+        jittered = {**parameters, "step_size": _jitter(key_size, parameters["step_size"])}
+        state, info = kernel(log_density, **jittered).step(key_move, state)
         return state, jnp.asarray(info.num_integration_steps, spent.dtype)
 
     def draw(carry, step_key):
