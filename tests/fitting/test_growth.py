@@ -260,19 +260,38 @@ def test_degrees_of_freedom_move_only_where_the_rules_say_so(is_df_fitted):
     assert np.all(grown.components.df == start.components.df[0]) == (not is_df_fitted)
 
 
-def test_the_numbers_of_the_rules_are_used():
+@both_tails
+def test_a_mixture_without_a_residual_mostly_stays_as_it_is(tail):
+    truth, nums = three_parts(tail), []
+    for seed in range(6):
+        sample = exact_draws(truth, 1000, seed)
+        mixture = grow(np.random.default_rng(seed), truth, sample, Rules(10), 2)
+        nums.append(len(mixture.log_weights))
+        fresh = exact_draws(truth, 5000, 100 + seed)
+        gap = fresh.log_p - mixture.log_prob(fresh.x)
+        # What held-out draws like by chance costs no more than its parameters (Wilks; doubled).
+        cost = nums[-1] * (num_parameters(DIM) + 2) / len(sample)
+        assert gap.mean() < cost + 5 * gap.std() / np.sqrt(len(fresh))
+    assert np.median(nums) == 3
+
+
+def test_the_numbers_of_the_rules_are_used(monkeypatch):
     train, _ = two_modes()
-    start = one_component(train)
+    start, judges = one_component(train), []
+
+    def watched(mixture, train, test, rules):
+        judges.append(len(test) / (len(train) + len(test)))
+        return fit_best(mixture, train, test, rules)
 
     def grown(**changes):
         return grow(np.random.default_rng(0), start, train, Rules(8, True, dataclasses.replace(Growth(), **changes)))
 
+    monkeypatch.setattr(growth, "fit_best", watched)
     assert len(grown().log_weights) > 1
     assert len(grown(split_rounds=0).log_weights) == 1
-    assert len(grown(patience=0).log_weights) == 1
-    assert len(grown(smallest_residual=1e3).log_weights) == 1
-    # Without a gain that counts, the fit without splits is what is left.
-    assert len(grown(least_gain=1e3).log_weights) == 1
+    grown(held_out=0.5)
+    # Each draw is held out by chance: the error of a share of 800 is at most 0.018.
+    np.testing.assert_allclose(judges, [0.25, 0.25, 0.5], atol=5 * 0.018)
     few, many = (fit(start, train, Rules(8, True, Growth(em_steps=steps))) for steps in (1, 30))
     assert score(many, train) > score(few, train)
 

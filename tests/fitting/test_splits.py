@@ -46,7 +46,7 @@ def one_component(sample: Sample, tail: str = "student") -> Mixture:
 
 def split_once(mixture: Mixture, train: Sample, test: Sample, max_components: int) -> Mixture | None:
     room = max_components - len(mixture.log_weights)
-    return split_all(mixture, train, test, room, 0.05, lambda now, draws: fit(now, draws, RULES))
+    return split_all(mixture, train, test, room, lambda now, draws: fit(now, draws, RULES))
 
 
 def two_modes(separation: float = 3.0, num_draws: int = 800) -> tuple[Sample, Sample]:
@@ -82,7 +82,7 @@ def test_children_lie_on_both_sides_of_the_parent_and_share_its_weight():
     train, _ = two_modes()
     mixture = join(one_component(train, "normal"), make_mixture(FAMILIES["normal-full"], (1.0,), 3), 0.2)
     responsibility, _, log_q = em.responsibilities(mixture, train)
-    children = split(mixture, 0, train, train.log_p - log_q, responsibility[0], 0.05)
+    children = split(mixture, 0, train, train.log_p - log_q, responsibility[0])
     assert children is not None
     mass = responsibility[0] @ train.weight
     assert children.weights.sum() == pytest.approx(mass)
@@ -91,13 +91,17 @@ def test_children_lie_on_both_sides_of_the_parent_and_share_its_weight():
     assert np.prod(children.components.location[:, 0]) < 0
 
 
-def test_a_flat_residual_is_not_split():
+def test_a_flat_residual_has_no_direction():
     mixture = three_parts("student")
     sample = exact_draws(mixture, 500)
     responsibility, _, log_q = em.responsibilities(mixture, sample)
     for slot in range(3):
-        assert split(mixture, slot, sample, sample.log_p + 7.0 - log_q, responsibility[slot], 0.05) is None
-    assert split_once(mixture, sample, sample, 10) is None
+        assert split(mixture, slot, sample, np.zeros(500), responsibility[slot]) is None
+        # Rounding may give it one: the children are then halves like any others, for held-out draws to judge.
+        children = split(mixture, slot, sample, sample.log_p - log_q, responsibility[slot])
+        if children is not None:
+            assert children.weights.sum() == pytest.approx(responsibility[slot] @ sample.weight)
+            assert np.isfinite(children.log_prob(sample.x)).all()
 
 
 def test_one_heavy_draw_is_no_child():
@@ -106,7 +110,7 @@ def test_one_heavy_draw_is_no_child():
     weight[np.argmin(train.x[:, 0])] = 0.6
     sample = Sample(train.x, weight, log_p=train.log_p)
     # The residual is tilted along the first axis, at whose end the heavy draw is.
-    assert split(mixture, 0, sample, train.x[:, 0], np.ones(40), 0.05) is None
+    assert split(mixture, 0, sample, train.x[:, 0], np.ones(40)) is None
 
 
 def test_components_with_few_draws_are_not_split():
@@ -143,13 +147,6 @@ def test_best_splits_come_first_where_there_is_room_for_few(max_components):
         assert score(after, test) > score(start, test)
 
 
-@pytest.mark.parametrize(("smallest", "is_split"), [(0.0, True), (1e3, False)])
-def test_the_smallest_residual_decides_what_is_split(smallest, is_split):
-    train, test = two_modes()
-    found = split_all(one_component(train), train, test, 5, smallest, lambda now, draws: now)
-    assert (found is not None) is is_split
-
-
 def test_splits_that_held_out_draws_do_not_confirm_are_taken_back():
     # Two modes far from one that is a Normal already: the split of the latter must not stay.
     means = np.array([[-30.0, 0.0], [3.0, 0.5], [-3.0, -0.5]])
@@ -172,8 +169,8 @@ def test_where_no_split_is_confirmed_all_are_kept():
     mixture = one_component(train)
     # A fit that makes all worse: nothing is confirmed.
     worse = Mixture.of(Family("student", "full").components(np.full((2, DIM), 50.0), np.ones((2, DIM))))
-    assert split_all(mixture, train, test, 5, 0.05, lambda now, draws: worse) is worse
-    assert split_all(mixture, train, test, 0, 0.05, lambda now, draws: worse) is None
+    assert split_all(mixture, train, test, 5, lambda now, draws: worse) is worse
+    assert split_all(mixture, train, test, 0, lambda now, draws: worse) is None
 
 
 def test_children_keep_the_tail_of_their_parent():
@@ -183,7 +180,7 @@ def test_children_keep_the_tail_of_their_parent():
         family = Family(tail, "full", df=None if tail == "normal" else df)
         mixture = Mixture.of(family.components(mean[None], covariance[None]))
         residual = train.log_p - mixture.log_prob(train.x)
-        children = split(mixture, 0, train, residual, np.ones(len(train)), 0.05)
+        children = split(mixture, 0, train, residual, np.ones(len(train)))
         assert children is not None
         assert children.components.tail == tail
         np.testing.assert_array_equal(children.components.df, [df, df])
@@ -195,7 +192,7 @@ def test_a_component_is_split_where_its_residual_has_structure(shape):
     x = np.random.default_rng(0).normal(size=(4000, DIM))
     mixture = Mixture.of(Family("normal", "full").components(np.zeros((1, DIM)), np.eye(DIM)[None]))
     residual = 0.5 * (x[:, 1] if shape == "tilted" else x[:, 1] ** 2)
-    children = split(mixture, 0, equal(x, residual), residual, np.ones(len(x)), 0.05)
+    children = split(mixture, 0, equal(x, residual), residual, np.ones(len(x)))
     assert children is not None
     gap = np.abs(np.diff(children.components.location, axis=0))[0]
     # Halves of a Normal have their means at ±√(2/π).

@@ -22,7 +22,7 @@ def small(monkeypatch):
         if isinstance(settings, Settings):
             chosen = {"max_components": min(settings.max_components, 3)}
             chosen["num_round_draws"] = min(settings.num_round_draws, 2000)
-            chosen["num_steps"] = min(settings.num_steps or 0, 200 if settings.divergence == "reverse" else 5)
+            chosen["num_steps"] = min(settings.steps, 200 if settings.divergence == "reverse" else 5)
             monkeypatch.setattr(figure_data, name, dataclasses.replace(settings, **chosen))
     monkeypatch.setattr(figure_data, "NUM_QUADRATURE_POINTS", 1001)
     monkeypatch.setattr(figure_data, "LOGPDF_ROUNDS", (1, 3))

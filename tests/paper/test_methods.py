@@ -1,6 +1,7 @@
 """Every method on a small posterior; the ones that are right against the exact sampler."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 
 from helpers import needs
 from klover.paper import datasets, gibbs, methods, models, problems
+from klover.refinement import escalation
+from klover.tuning import Islands
 
 pytestmark = needs("blackjax")
 
@@ -66,9 +69,9 @@ def test_choices_reach_the_settings(method):
 
 
 def test_particles_of_a_network_are_scored(getkey, monkeypatch):
-    monkeypatch.setattr(methods.escalation, "NUM_SWEEPS", 2)
-    monkeypatch.setattr(methods.escalation, "KEPT_SWEEPS", 1)
-    monkeypatch.setattr(methods.escalation, "MOST_LEAPFROGS", 10)
+    few = Islands(num_sweeps=2, most_leapfrogs=10)
+    for name in ("compile_ahead", "carry"):
+        monkeypatch.setattr(escalation, name, functools.partial(getattr(escalation, name), tuning=few))
     monkeypatch.setattr(models, "NUM_HIDDEN", 2)
     problem = problems.load("bnn", "boston", (1,))
     scores, _ = methods.solve("refine", jax.random.split(getkey(), 1), problem, QUICK)

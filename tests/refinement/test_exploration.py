@@ -93,7 +93,7 @@ def test_particles_of_a_covered_target_find_nothing():
         particles, drift = probe(context, state, 128)
         assert len(particles.x) == 128
         drifts.append(drift)
-    # A find of less than a hundredth of the mass is none.
+    # A find of less than two hundredths of the mass is none.
     assert max(drifts) < 3
 
 
@@ -144,15 +144,17 @@ def test_a_descent_begins_with_the_first_draws():
     np.testing.assert_allclose(particles.x.mean(0), 30.0, atol=0.6)
 
 
-def test_journeys_are_kept_in_the_archive():
+def test_the_last_two_journeys_are_kept_in_the_archive():
     known = gaussian(2)
     mixture = mixture_of(Family(), known.mean[None], known.covariance[None], 8.0, np.ones(1))
     context, state = prepared(known.target, mixture)
     moved, _ = probe(context, state, 128)
-    for expected in (2, 4, 4):
+    archives = []
+    for _ in range(2):
         state = explore(context, state, moved)
-        assert len(state.archive) == expected
-    assert all(len(group.x) == 128 for group in state.archive)
+        archives.append(state.archive)
+        assert [len(group.x) for group in state.archive] == [128, 128]
+    assert not any(np.array_equal(new.x, old.x) for new, old in zip(*archives, strict=True))
     # Particles of all journeys are particles of the target.
     for group in state.archive:
         np.testing.assert_allclose(group.log_p, known.target.log_prob(group.x), rtol=1e-12)
@@ -196,8 +198,8 @@ def test_the_frontier_is_colder_and_hotter_than_the_target():
     state = find_frontier(context, state, moved)
     cold, hot = state.frontier_particles
     assert (len(cold.x), len(hot.x)) == (512, 512)
-    # p to the power β has the variance 1/β; β is 1 + 1/d, and 0.4 rather than 1 - 2/d = 0.
-    for particles, beta in ((cold, 1.5), (hot, 0.4)):
+    # p to the power β has the variance 1/β; β is 1 + 1/d, and 0.2 rather than 1 - 2/d = 0.
+    for particles, beta in ((cold, 1.5), (hot, 0.2)):
         variance = (particles.x**2).mean()
         assert abs(variance - 1 / beta) < 5 / beta * np.sqrt(2 / 1024)
     assert state.frontier is not None

@@ -196,18 +196,25 @@ def test_covariance_without_a_ceiling_is_finite_everywhere(hessian):
 def test_log_volume_is_that_of_laplace(full_dim):
     scale = np.array([1e-2, 1.0, 30.0])
     target, matrix = quadratic_target(scale, np.ones(3))
-    found = log_volume(Evaluator(target), np.ones(3), np.full(3, 1e8), Search(full_dim=full_dim))
     used = matrix if full_dim > 3 else np.diag(np.diagonal(matrix))
-    assert found == pytest.approx(0.5 * np.linalg.slogdet(2 * np.pi * np.linalg.inv(used))[1], abs=1e-6)
+    laplace = 0.5 * np.linalg.slogdet(2 * np.pi * np.linalg.inv(used))[1]
+    # A ceiling far above all widths changes nothing; a near one bounds the density like a Normal of its variance.
+    for ceiling, expected in (
+        (1e12, laplace),
+        (1e3, -0.5 * np.linalg.slogdet((used + 1e-3 * np.eye(3)) / (2 * np.pi))[1]),
+    ):
+        found = log_volume(Evaluator(target), np.ones(3), np.full(3, ceiling), Search(full_dim=full_dim))
+        assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_log_volume_of_a_spike_has_no_floor():
     spike = Target(lambda x: -0.5 * jnp.sum((x / np.array([1e-7, 1.0])) ** 2), jnp.zeros(2))
     found = log_volume(Evaluator(spike), np.zeros(2), np.full(2, 25.0), Search())
-    assert found == pytest.approx(np.log(2 * np.pi) + np.log(1e-7), abs=1e-3)
+    # A coordinate of unit width, and a ceiling of 25, have the variance 25/26 together.
+    assert found == pytest.approx(np.log(2 * np.pi) + np.log(1e-7) + 0.5 * np.log(25 / 26), abs=1e-3)
 
 
 def test_log_volume_of_a_flat_direction_is_that_of_the_ceiling():
     ridge = Target(lambda x: -0.5 * x[0] ** 2, jnp.zeros(2))
     found = log_volume(Evaluator(ridge), np.zeros(2), np.full(2, 25.0), Search())
-    assert found == pytest.approx(np.log(2 * np.pi) + np.log(5.0), abs=1e-3)
+    assert found == pytest.approx(np.log(2 * np.pi) + np.log(5.0) + 0.5 * np.log(25 / 26), abs=1e-6)

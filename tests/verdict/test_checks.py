@@ -333,8 +333,8 @@ def test_particles_that_agree_and_stay_are_trusted(make_case):
     [
         ("islands", {}, False),
         ("islands", {"largest_spread": 0.01}, True),
-        ("islands", {"largest_drift": 0.1}, True),
-        ("islands", {"largest_drift": 0.11}, False),
+        ("answer", {"largest_drift": 0.1}, True),
+        ("answer", {"largest_drift": 0.11}, False),
         ("answer", {"fewest_effective": 401}, True),
     ],
 )

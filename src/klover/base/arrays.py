@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from klover.base.checks import as_key
-from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike
+from klover.base.shapes import AnyArray, Count, Float, Int, KeyLike, PerDraw, RandomKey
 
 Carry = TypeVar("Carry")
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def namespace(*arrays: Any) -> ModuleType:
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
 
 
-def randomness(source: KeyLike | np.random.Generator, *arrays: Any) -> Key[jax.Array, ""] | np.random.Generator:
+def randomness(source: KeyLike | np.random.Generator, *arrays: Any) -> RandomKey | np.random.Generator:
     """Return where chance comes from for arrays: a NumPy generator seeded by the key, or the key for JAX arrays."""
     if isinstance(source, np.random.Generator):
         return source
@@ -97,7 +97,7 @@ def digamma(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
     return np.log(large) - 0.5 / large - series - sum(1 / (x + shift) for shift in range(6))
 
 
-def comb(weight: Float[AnyArray, " draw"], level: Float[AnyArray, " taken"]) -> Int[AnyArray, " taken"]:
+def comb(weight: PerDraw, level: Float[AnyArray, " taken"]) -> Int[AnyArray, " taken"]:
     """Return the draws at which the cumulative weight first exceeds the given shares of the total.
 
     Draws of weight zero are never taken.
@@ -111,18 +111,13 @@ def comb(weight: Float[AnyArray, " draw"], level: Float[AnyArray, " taken"]) -> 
     return xp.searchsorted(ends, level * ends[-1], side="right")
 
 
-def even_comb(
-    generator: np.random.Generator, weight: Float[AnyArray, " draw"], num_taken: int
-) -> Int[np.ndarray, " taken"]:
+def even_comb(generator: np.random.Generator, weight: PerDraw, num_taken: int) -> Int[np.ndarray, " taken"]:
     """Take draws by their weights on the host, on an evenly spaced comb with one random offset."""
     return np.asarray(comb(np.asarray(weight, float), (np.arange(num_taken) + generator.uniform()) / num_taken))
 
 
 def iterate(
-    step: Callable[[Carry], Carry],
-    carry: Carry,
-    num_steps: Int[AnyArray, ""] | int,
-    is_finished: Callable[[Carry], Any] | None = None,
+    step: Callable[[Carry], Carry], carry: Carry, num_steps: Count, is_finished: Callable[[Carry], Any] | None = None
 ) -> Carry:
     """Apply ``step`` ``num_steps`` times, or until it is finished: a compiled loop on JAX arrays, else a Python one."""
     if namespace(*jax.tree.leaves(carry)) is np:
@@ -138,6 +133,18 @@ def iterate(
         return (counted[0] < num_steps) & ~is_finished(counted[1])
 
     return jax.lax.while_loop(goes_on, lambda counted: (counted[0] + 1, step(counted[1])), (0, carry))[1]
+
+
+def bisect(holds: Callable[[Any], Any], low: Carry, high: Carry, num_steps: int) -> Carry:
+    """Return the largest number, to a part of :math:`2^{-n}`, at which what holds below and fails above still holds."""
+
+    def halve(ends):
+        middle = 0.5 * (ends[0] + ends[1])
+        is_below = holds(middle)
+        xp = namespace(middle, is_below)
+        return xp.where(is_below, middle, ends[0]), xp.where(is_below, ends[1], middle)
+
+    return iterate(halve, (low, high), num_steps)[0]
 
 
 def over_blocks(function: Callable[..., T], *arrays: AnyArray, block: int = BLOCK) -> list[T]:

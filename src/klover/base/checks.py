@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from klover.base.shapes import Key
+from klover.base.shapes import RandomKey
 
 
-def as_key(key: Any) -> Key[jax.Array, ""]:
+def as_key(key: Any) -> RandomKey:
     """Return one typed key; a whole number is the seed of one."""
     if isinstance(key, numbers.Integral) and not isinstance(key, bool):
         return _seeded(int(key))
@@ -23,13 +23,11 @@ def as_key(key: Any) -> Key[jax.Array, ""]:
             "jax.random.key(0); wrap an old-style uint32 key with jax.random.wrap_key_data."
         )
     if key.shape != ():
-        raise ValueError(
-            f"key must be one key, got an array of keys of shape {key.shape}. Pass key[0], or vmap over keys."
-        )
+        raise ValueError(f"key must be one key, got an array of shape {key.shape}. Pass key[0], or vmap over keys.")
     return key
 
 
-def _seeded(seed: int) -> Key[jax.Array, ""]:
+def _seeded(seed: int) -> RandomKey:
     """Return ``jax.random.key(seed)``, which would compile two programs: a tenth of a second of a first answer."""
     if 0 <= seed < 2**31 and jax.config.jax_default_prng_impl == "threefry2x32":  # pyright: ignore
         return jax.random.wrap_key_data(np.array([0, seed], np.uint32))  # pyright: ignore
@@ -65,11 +63,9 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
 
 def check_points(name: str, x: Any, dim: int) -> None:
     """Refuse arrays that are neither one point of R^dim nor a stack of points."""
-    shape = np.shape(x)
-    if len(shape) not in (1, 2) or shape[-1] != dim:
-        raise ValueError(
-            f"{name} must be a point of shape ({dim},) or points of shape (num_draws, {dim}), got shape {shape}."
-        )
+    if np.ndim(x) not in (1, 2) or np.shape(x)[-1] != dim:
+        expected = f"a point of shape ({dim},) or points of shape (num_draws, {dim})"
+        raise ValueError(f"{name} must be {expected}, got shape {np.shape(x)}.")
 
 
 def check_finite(name: str, tree: Any, remedy: str) -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, Locations, PerComponent, Points
 
 NUM_DRAWS, MOST_COLUMNS, NUM_TERMS = 64, 128, 16
 """A program's draws, and how many whitened coordinates, and terms of each, it adds up at a time."""
@@ -51,11 +51,7 @@ def parts(array):
     return found
 
 
-def whitened_squares(
-    x: Float[AnyArray, "draw dim"],
-    location: Float[AnyArray, "component dim"],
-    right: Float[AnyArray, "component dim dim"],
-) -> Float[AnyArray, "component draw"]:
+def whitened_squares(x: Points, location: Locations, right: Float[AnyArray, "component dim dim"]) -> PerComponent:
     r"""Return :math:`|(\theta_s-\mu_k)R_k|^2` for upper-triangular :math:`R_k`."""
     (num_draws, dim), num_components = x.shape, location.shape[0]
     num_columns = min(max(pl.next_power_of_2(dim), NUM_TERMS), MOST_COLUMNS)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.arrays import BLOCK, namespace, over_blocks
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, Locations, PerComponent, Points
 
 SMALLEST_BLOCK = 128
 MOST_PRODUCTS = 2**18
@@ -64,11 +64,7 @@ def solve_positive(
     return jnp.swapaxes(inverse, -1, -2) @ (inverse @ right)
 
 
-def whitened_squares(
-    x: Float[AnyArray, "draw dim"],
-    location: Float[AnyArray, "component dim"],
-    inverse: Float[AnyArray, "component dim dim"],
-) -> Float[AnyArray, "component draw"]:
+def whitened_squares(x: Points, location: Locations, inverse: Float[AnyArray, "component dim dim"]) -> PerComponent:
     r"""Return :math:`|A_k(\theta_s-\mu_k)|^2` for lower-triangular :math:`A_k`.
 
     On NumPy arrays, which are of double precision, one product of matrices serves all k: several times faster. Points
@@ -97,9 +93,7 @@ def whitened_squares(
 
 
 def _whitened_squares(
-    x: Float[AnyArray, "draw dim"],
-    location: Float[AnyArray, "component dim"],
-    right: Float[AnyArray, "component dim dim"],
+    x: Points, location: Locations, right: Float[AnyArray, "component dim dim"]
 ) -> Float[jax.Array, "component draw"]:
     """Go through many points in blocks: a million in a hundred dimensions would else take 13 GB for 32 components."""
 

@@ -1,7 +1,7 @@
 """Libraries that come with an extra: imported where they are used, named with their extra where they are missing."""
 
-import functools
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 
 
@@ -14,12 +14,16 @@ def load(name: str, need: str, extra: str) -> ModuleType:
         raise
 
 
-arviz = functools.partial(load, "arviz", "Results for ArviZ need", "arviz")
-blackjax = functools.partial(load, "blackjax", "The paper's Markov chains need", "paper")
-httpstan = functools.partial(load, "httpstan", "Stan programs need", "stan")
-joblib = functools.partial(load, "joblib", "Several processes (num_jobs) need", "parallel")
-pandas = functools.partial(load, "pandas", "DataFrames need", "arviz")
-xarray = functools.partial(load, "xarray", "Labelled results need", "arviz")
+def _loader(name: str, need: str, extra: str) -> Callable[[], ModuleType]:
+    return lambda: load(name, need, extra)
+
+
+arviz = _loader("arviz", "Results for ArviZ need", "arviz")
+blackjax = _loader("blackjax", "The paper's Markov chains need", "paper")
+httpstan = _loader("httpstan", "Stan programs need", "stan")
+joblib = _loader("joblib", "Several processes (num_jobs) need", "parallel")
+pandas = _loader("pandas", "DataFrames need", "arviz")
+xarray = _loader("xarray", "Labelled results need", "arviz")
 
 
 def pyplot() -> ModuleType:

@@ -1,7 +1,7 @@
 """The vocabulary of shapes, and the one kind of record that the library is made of.
 
 Axis names in annotations: ``draw`` (S), ``component`` (K), ``dim`` (d), ``rank``. A leading ``...`` in a record is a
-batch of fits: functions are written for one fit, and vmap makes records of many.
+batch of fits: functions are written for one fit, and vmap makes records of many. The commonest shapes have names.
 """
 
 import dataclasses
@@ -22,8 +22,6 @@ else:
 
     Bool = Float = Int = Key = _Array
 
-__all__ = ["AnyArray", "Bool", "Float", "Int", "Key", "KeyLike", "PyTree", "record", "static"]
-
 if TYPE_CHECKING:
     AnyArray: TypeAlias = jax.Array | np.ndarray
 else:
@@ -32,8 +30,18 @@ else:
 
 PyTree: TypeAlias = Any
 
-KeyLike: TypeAlias = Key[jax.Array, ""] | int
+RandomKey: TypeAlias = Key[jax.Array, ""]
+KeyLike: TypeAlias = RandomKey | int
 """A typed key, or a seed that one is made of."""
+
+Scalar: TypeAlias = Float[AnyArray, ""]
+Count: TypeAlias = Int[AnyArray, ""] | int
+Point: TypeAlias = Float[AnyArray, " dim"]
+Points: TypeAlias = Float[AnyArray, "draw dim"]
+PerDraw: TypeAlias = Float[AnyArray, " draw"]
+Weights: TypeAlias = Float[AnyArray, " component"]
+PerComponent: TypeAlias = Float[AnyArray, "component draw"]
+Locations: TypeAlias = Float[AnyArray, "component dim"]
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 
-from klover.base.shapes import Key, PyTree, record
+from klover.base.shapes import PyTree, RandomKey, record
 from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo, BoostState
 from klover.boosting.settings import Settings
@@ -25,21 +25,13 @@ class AlgorithmState:
 class VIAlgorithm(NamedTuple):
     """Three pure functions, like blackjax's tuple of the same name.
 
-    Parameters
-    ----------
-    init
-        From a position and a key to a state with the first component.
-    step
-        From a key and a state to the next state, one component larger, and what was measured
-        (:class:`~klover.boosting.rounds.BoostInfo`). Where all slots are taken the newcomer replaces the lightest
-        component.
-    sample
-        From a key, a state and a number to a pytree of that many draws of the mixture, not weighted.
+    ``init`` makes a state with the first component; ``step`` makes it one component larger (where all slots are taken
+    the newcomer replaces the lightest one), and measures it; ``sample`` draws positions, not weighted, of the mixture.
     """
 
-    init: Callable[[PyTree, Key[jax.Array, ""]], AlgorithmState]
-    step: Callable[[Key[jax.Array, ""], AlgorithmState], tuple[AlgorithmState, BoostInfo]]
-    sample: Callable[[Key[jax.Array, ""], AlgorithmState, int], PyTree]
+    init: Callable[[PyTree, RandomKey], AlgorithmState]
+    step: Callable[[RandomKey, AlgorithmState], tuple[AlgorithmState, BoostInfo]]
+    sample: Callable[[RandomKey, AlgorithmState, int], PyTree]
 
 
 def vi_algorithm(
@@ -47,14 +39,8 @@ def vi_algorithm(
 ) -> VIAlgorithm:
     """Return forward-KL boosting as three functions that can be jitted and vmapped.
 
-    Parameters
-    ----------
-    logdensity
-        From a position to an unnormalised log density.
-    settings
-        The options of :func:`klover.boost`.
-    start
-        The divergence by which the first component is fitted, ``"reverse"`` or ``"forward"``.
+    ``logdensity`` maps a position to an unnormalised log density, ``settings`` are the options of :func:`klover.boost`,
+    and ``start`` is the divergence by which the first component is fitted, ``"reverse"`` or ``"forward"``.
 
     Examples
     --------

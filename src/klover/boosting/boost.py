@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.checks import as_key, check_choice, check_count, check_finite
-from klover.base.shapes import AnyArray, Float, Key, KeyLike
+from klover.base.shapes import KeyLike, Points, RandomKey
 from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo
 from klover.boosting.settings import Settings
@@ -120,10 +120,6 @@ def boost(
     callback
         Called after each round with its :class:`~klover.boosting.rounds.BoostInfo`.
 
-    Returns
-    -------
-    A :class:`~klover.Fit`.
-
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -154,10 +150,8 @@ def boost(
 
     mixture = rounds.run(key_start, key_rounds, target, settings, given, report).mixture
     final = sample_importance(key_final, target, mixture, num_draws)
-    columns = {
-        field.name: np.asarray([getattr(info, field.name) for info in history])
-        for field in dataclasses.fields(BoostInfo)
-    }
+    names = [field.name for field in dataclasses.fields(BoostInfo)]
+    columns = {name: np.asarray([getattr(info, name) for info in history]) for name in names}
     on_host = jax.tree.map(lambda leaf: np.asarray(leaf, float), mixture)
     on_host = take(on_host, np.flatnonzero(on_host.log_weights > -np.inf))
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key_search)))
@@ -182,7 +176,7 @@ def _check_without_gradient(start: str | Mixture | Fit, settings: Settings) -> N
         )
 
 
-def _checked(start: str | Mixture | Fit, key: Key[jax.Array, ""], target: Target, settings: Settings) -> str | Mixture:
+def _checked(start: str | Mixture | Fit, key: RandomKey, target: Target, settings: Settings) -> str | Mixture:
     """Check where a fit starts; bring a given mixture to the numbers that the target works with."""
     if isinstance(start, Fit):
         start = start.mixture
@@ -210,7 +204,7 @@ def _checked(start: str | Mixture | Fit, key: Key[jax.Array, ""], target: Target
     return given
 
 
-def _check_support(target: Target, points: Float[AnyArray, "draw dim"]) -> None:
+def _check_support(target: Target, points: Points) -> None:
     """Fail at once, with a clear message, where the density is finite nowhere."""
     value = np.asarray(jax.jit(Target.log_prob)(target, points))
     if not np.isfinite(value).any():

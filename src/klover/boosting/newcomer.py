@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from klover.base.shapes import AnyArray, Float, Key, PyTree
+from klover.base.shapes import PyTree, RandomKey, Scalar
 from klover.boosting import placement, sources
 from klover.boosting.settings import Settings
 from klover.boosting.sources import BoostState, Draws
@@ -21,10 +21,11 @@ from klover.importance.ratios import log_evidence, normalise
 from klover.mixtures.mixture import Mixture
 from klover.targets.target import Target
 
-KeyArray = Key[jax.Array, ""]
+Previous = BoostState | None
+"""What the last round has left; None in the first one."""
 
 
-def start_first(key: KeyArray, target: Target, settings: Settings) -> Mixture:
+def start_first(key: RandomKey, target: Target, settings: Settings) -> Mixture:
     """Place the first component: by the paper's ascent of log p, or at the highest of several L-BFGS tops."""
     if settings.newcomer == "ascent":
         return start_by_ascent(key, target, None, settings)
@@ -36,7 +37,7 @@ def start_first(key: KeyArray, target: Target, settings: Settings) -> Mixture:
     return Mixture.of(jax.tree.map(lambda leaf: leaf[best][None], candidates))
 
 
-def start_by_search(key: KeyArray, target: Target, previous: Mixture, scouts: Draws, settings: Settings) -> Mixture:
+def start_by_search(key: RandomKey, target: Target, previous: Mixture, scouts: Draws, settings: Settings) -> Mixture:
     """Place a newcomer at the best of many candidates.
 
     ``scouts`` are draws of a broader proposal than the mixture: one half proposes candidates, the other half chooses.
@@ -53,7 +54,7 @@ def start_by_search(key: KeyArray, target: Target, previous: Mixture, scouts: Dr
     return placement.choose(candidates, unseen.x, unseen.log_ratio, unseen.log_previous)
 
 
-def start_by_ascent(key: KeyArray, target: Target, previous: BoostState | None, settings: Settings) -> Mixture:
+def start_by_ascent(key: RandomKey, target: Target, previous: Previous, settings: Settings) -> Mixture:
     """Begin as the paper does: mean at a top of the residual, standard deviations from N(0, σ²)."""
     start = target.start if previous is None else previous.draws.x[0]
     log_normaliser = 0.0 if previous is None else log_evidence(previous.draws.log_ratio)[0]
@@ -71,12 +72,9 @@ def start_by_ascent(key: KeyArray, target: Target, previous: BoostState | None, 
     return Mixture(components, jnp.log(jnp.full(1, gamma, start.dtype)))
 
 
-def fit_newcomer(
-    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
-) -> Mixture:
-    """Fit a newcomer and its weight, beginning with ``newcomer``; ``previous`` is ``None`` in the first round."""
-    fit = _fit_em if settings.fitter == "em" else _fit_adam
-    fitted = fit(key, target, previous, newcomer, settings)
+def fit_newcomer(key: RandomKey, target: Target, previous: Previous, newcomer: Mixture, settings: Settings) -> Mixture:
+    """Fit a newcomer and its weight, beginning with ``newcomer``."""
+    fitted = (_fit_em if settings.fitter == "em" else _fit_adam)(key, target, previous, newcomer, settings)
     if previous is not None and settings.approach == "remainder":
         draws = previous.draws
         log_component = jnp.stack([fitted.component_log_prob(draws.x)[0], draws.log_previous])
@@ -86,13 +84,13 @@ def fit_newcomer(
     return fitted
 
 
-def _is_redrawn(previous: BoostState | None, settings: Settings) -> bool:
+def _is_redrawn(previous: Previous, settings: Settings) -> bool:
     """Whether the forward KL makes new draws at each step of the fitter."""
     return previous is None or settings.draws != "previous"
 
 
 def _draw(
-    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings, num_draws: int
+    key: RandomKey, target: Target, previous: Previous, newcomer: Mixture, settings: Settings, num_draws: int
 ) -> Draws:
     if previous is None:
         return sources.draw_newcomer(key, target, None, newcomer, num_draws)
@@ -100,9 +98,7 @@ def _draw(
     return draw(key, target, previous.mixture, newcomer, num_draws)
 
 
-def _fit_em(
-    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
-) -> Mixture:
+def _fit_em(key: RandomKey, target: Target, previous: Previous, newcomer: Mixture, settings: Settings) -> Mixture:
     is_remainder = previous is not None and settings.approach == "remainder"
     if is_remainder:
         newcomer = Mixture.of(newcomer.components)
@@ -123,9 +119,7 @@ def _fit_em(
     return jax.lax.scan(redraw, newcomer, jax.random.split(key, settings.steps))[0]
 
 
-def _fit_adam(
-    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
-) -> Mixture:
+def _fit_adam(key: RandomKey, target: Target, previous: Previous, newcomer: Mixture, settings: Settings) -> Mixture:
     """Fit by Adam in the paper's parametrisation: location, square root of the covariance, logit of γ."""
     has_gamma = previous is not None and settings.approach == "direct"
     components = newcomer.components
@@ -152,9 +146,7 @@ def _fit_adam(
     return dataclasses.replace(mixture, components=mixture.components.canonical())
 
 
-def _forward_loss(
-    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
-) -> Float[AnyArray, ""]:
+def _forward_loss(key: RandomKey, target: Target, previous: Previous, newcomer: Mixture, settings: Settings) -> Scalar:
     if previous is not None and not _is_redrawn(previous, settings):
         draws = previous.draws
     else:
@@ -167,9 +159,7 @@ def _forward_loss(
     return divergences.forward_loss(draws.log_ratio, divergences.smoothed(log_q, settings.log_epsilon))
 
 
-def _reverse_loss(
-    key: KeyArray, target: Target, previous: BoostState | None, newcomer: Mixture, settings: Settings
-) -> Float[AnyArray, ""]:
+def _reverse_loss(key: RandomKey, target: Target, previous: Previous, newcomer: Mixture, settings: Settings) -> Scalar:
     r"""Reverse KL of :math:`(1-\gamma)q_{i-1}+\gamma f` by reparametrised draws of f and fixed draws of the rest."""
     x = newcomer.components.sample(key, jnp.zeros(settings.num_draws_per_step, int))
     log_p, log_f = target.log_prob(x), newcomer.component_log_prob(x)[0]

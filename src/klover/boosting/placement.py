@@ -20,7 +20,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from klover.base.shapes import AnyArray, Float, Key
+from klover.base.shapes import AnyArray, Float, PerDraw, Point, Points, RandomKey, Scalar
 from klover.fitting.adam import Rate, minimise
 from klover.importance import resampling
 from klover.importance.ratios import normalise
@@ -30,7 +30,6 @@ from klover.search.climb import climb, value_and_gradient
 from klover.search.curvature import covariance
 from klover.targets.target import Target
 
-NEWCOMERS = ("ascent", "lbfgs", "gain")
 ASCENT_STEPS = 400
 CLIMB_STEPS = 60
 NUM_CLIMBS = 8
@@ -41,29 +40,19 @@ GAMMAS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9)
 
 
 def ascent(
-    log_density: Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]],
-    start: Float[AnyArray, " dim"],
-    learning_rate: Rate,
-    num_steps: int = ASCENT_STEPS,
-) -> Float[AnyArray, " dim"]:
+    log_density: Callable[[Point], Scalar], start: Point, learning_rate: Rate, num_steps: int = ASCENT_STEPS
+) -> Point:
     """Climb by Adam, one point and one gradient a step; steps that are not finite are not taken."""
-    params, _ = minimise(
-        jax.random.key(0),
-        lambda _, now: -log_density(now["x"]),
-        {"x": start},
-        {"x": learning_rate},
-        num_steps,
-        is_stochastic=False,
-    )
-    return params["x"]
+
+    def loss(_, now):
+        return -log_density(now["x"])
+
+    params, rates = {"x": start}, {"x": learning_rate}
+    return minimise(jax.random.key(0), loss, params, rates, num_steps, is_stochastic=False)[0]["x"]
 
 
 def candidates_from_draws(
-    key: Key[jax.Array, ""],
-    family: Family,
-    x: Float[AnyArray, "draw dim"],
-    log_ratio: Float[AnyArray, " draw"],
-    log_residual: Float[AnyArray, " draw"],
+    key: RandomKey, family: Family, x: Points, log_ratio: PerDraw, log_residual: PerDraw
 ) -> Components:
     """Propose components at draws picked by weight times positive residual log p - log q, in several sizes.
 
@@ -71,8 +60,7 @@ def candidates_from_draws(
     """
     log_weight = normalise(log_ratio)
     weight = jnp.exp(log_weight)
-    inside = log_weight > -jnp.inf
-    log_residual = jnp.where(inside, log_residual, 0.0)
+    log_residual = jnp.where(log_weight > -jnp.inf, log_residual, 0.0)
     residual = log_residual - weight @ log_residual
     score = log_weight + jnp.log(jnp.maximum(residual, 1e-6))
     centres = x[resampling.stratified(key, score, NUM_CENTRES)]
@@ -105,12 +93,7 @@ def candidates_from_climbs(
     return family.components(tops, jax.vmap(lambda top: covariance(-jax.hessian(target.log_prob)(top)))(tops))
 
 
-def choose(
-    candidates: Components,
-    x: Float[AnyArray, "draw dim"],
-    log_weight: Float[AnyArray, " draw"],
-    log_q: Float[AnyArray, " draw"],
-) -> Mixture:
+def choose(candidates: Components, x: Points, log_weight: PerDraw, log_q: PerDraw) -> Mixture:
     r"""Return the candidate, with its weight γ, that maximises :math:`\sum_sw_s\log(1-\gamma+\gamma f/q)`."""
 
     def log_density(index):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from klover.base.shapes import AnyArray, Float, Int, Key, record
+from klover.base.shapes import AnyArray, Count, Float, Int, RandomKey, Scalar, record
 from klover.boosting import newcomer, sources
 from klover.boosting.settings import Settings
 from klover.boosting.sources import BoostState, Draws
@@ -47,14 +47,13 @@ class BoostInfo:
 
 
 def init(
-    key: Key[jax.Array, ""], target: Target, settings: Settings, start: str | Mixture = "reverse"
+    key: RandomKey, target: Target, settings: Settings, start: str | Mixture = "reverse"
 ) -> tuple[BoostState, BoostInfo]:
     """Fit the first component by the divergence that ``start`` names, or take a given mixture, and measure it."""
     key_start, key_fit, key_measure = jax.random.split(key, 3)
-    if isinstance(start, Mixture):
-        mixture = start
-    else:
-        chosen = _for_first(settings, start)
+    mixture = start
+    if not isinstance(mixture, Mixture):
+        chosen = _for_first(settings, mixture)
         placed = newcomer.start_first(key_start, target, chosen)
         mixture = newcomer.fit_newcomer(key_fit, target, None, placed, chosen)
     grown = mixture.with_capacity(max(settings.max_components, mixture.capacity))
@@ -72,9 +71,7 @@ def _for_first(settings: Settings, divergence: str) -> Settings:
     return dataclasses.replace(settings, **changed)
 
 
-def step(
-    key: Key[jax.Array, ""], state: BoostState, target: Target, settings: Settings
-) -> tuple[BoostState, BoostInfo]:
+def step(key: RandomKey, state: BoostState, target: Target, settings: Settings) -> tuple[BoostState, BoostInfo]:
     """Add one component."""
     key_scout, key_start, key_fit, key_correct, key_measure = jax.random.split(key, 5)
     previous = state.mixture
@@ -93,13 +90,7 @@ def step(
 
 
 def grow(
-    key: Key[jax.Array, ""],
-    state: BoostState,
-    info: BoostInfo,
-    target: Target,
-    settings: Settings,
-    first: Int[AnyArray, ""] | int,
-    last: Int[AnyArray, ""] | int,
+    key: RandomKey, state: BoostState, info: BoostInfo, target: Target, settings: Settings, first: Count, last: Count
 ) -> tuple[BoostState, BoostInfo]:
     """Add components, from number ``first`` + 1 to number ``last``: the one loop of the algorithm.
 
@@ -113,7 +104,7 @@ def grow(
     return jax.lax.fori_loop(first, last, add, (state, info))
 
 
-def _correct(key: Key[jax.Array, ""], target: Target, mixture: Mixture, anchor: Mixture, settings: Settings) -> Mixture:
+def _correct(key: RandomKey, target: Target, mixture: Mixture, anchor: Mixture, settings: Settings) -> Mixture:
     """Re-optimise all weights, and all components where ``update`` is "all", on draws of the defended mixture."""
     if settings.divergence == "reverse":
         return mixture if settings.weights == "none" else _correct_reverse(key, target, mixture, settings)
@@ -132,7 +123,7 @@ def _correct(key: Key[jax.Array, ""], target: Target, mixture: Mixture, anchor: 
     return mixture
 
 
-def _correct_reverse(key: Key[jax.Array, ""], target: Target, mixture: Mixture, settings: Settings) -> Mixture:
+def _correct_reverse(key: RandomKey, target: Target, mixture: Mixture, settings: Settings) -> Mixture:
     num_slots, num_draws = mixture.capacity, max(settings.num_round_draws // mixture.capacity, 2)
     index = jnp.repeat(jnp.arange(num_slots), num_draws)
     x = mixture.components.sample(key, index)
@@ -142,11 +133,7 @@ def _correct_reverse(key: Key[jax.Array, ""], target: Target, mixture: Mixture, 
 
 
 def measure(
-    key: Key[jax.Array, ""],
-    target: Target,
-    mixture: Mixture,
-    settings: Settings,
-    gamma: Float[AnyArray, ""] | float = 1.0,
+    key: RandomKey, target: Target, mixture: Mixture, settings: Settings, gamma: Scalar | float = 1.0
 ) -> tuple[Draws, BoostInfo]:
     """Make fresh draws of a mixture; return them with what they say about it."""
     draws = sources.draw_previous(key, target, mixture, settings.num_round_draws)
@@ -171,8 +158,8 @@ _grow = jax.jit(grow, static_argnames="settings")
 
 
 def run(
-    key_start: Key[jax.Array, ""],
-    key_rounds: Key[jax.Array, ""],
+    key_start: RandomKey,
+    key_rounds: RandomKey,
     target: Target,
     settings: Settings,
     start: str | Mixture = "reverse",

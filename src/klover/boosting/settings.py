@@ -3,7 +3,6 @@
 import dataclasses
 
 from klover.base.checks import check_choice, check_count, check_positive
-from klover.boosting.placement import NEWCOMERS
 from klover.boosting.sources import SOURCES
 from klover.fitting.adam import Rate
 from klover.mixtures.components import Family
@@ -13,7 +12,7 @@ CHOICES = {
     "approach": ("direct", "remainder"),
     "draws": SOURCES,
     "fitter": ("adam", "em"),
-    "newcomer": NEWCOMERS,
+    "newcomer": ("ascent", "lbfgs", "gain"),
     "weights": ("projected", "em", "newton", "none"),
     "update": ("newcomer", "all"),
 }
@@ -78,3 +77,9 @@ class Settings:
             raise ValueError("update='all' is done by EM; use it with fitter='em'.")
         if self.log_epsilon is not None and self.fitter == "em":
             raise ValueError("log_epsilon changes the loss, which EM cannot do; use fitter='adam', or leave it None.")
+
+
+CLOSED_FORM = Settings(
+    family=Family("student"), fitter="em", newcomer="gain", draws="current", weights="newton", update="all"
+)
+"""Everything by EM and Newton's method, nothing by Adam; tails and covariances are fitted, too."""

@@ -14,14 +14,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from klover.base.shapes import AnyArray, Float, Key, record
+from klover.base.shapes import AnyArray, Float, PerDraw, RandomKey, Scalar, record
 from klover.mixtures.algebra import defensive_inflation, inflate, join
 from klover.mixtures.mixture import Mixture
 from klover.targets.target import Target, evaluate
 
 SOURCES = ("previous", "current", "newcomer")
-
-LogDensity = Float[AnyArray, " draw"]
 
 
 @record
@@ -34,7 +32,7 @@ class Draws:
     log_previous: Float[AnyArray, "... draw"]
 
     @property
-    def log_ratio(self) -> LogDensity:
+    def log_ratio(self) -> PerDraw:
         """Log of the importance ratios p̂/g."""
         return self.log_p - self.log_source
 
@@ -48,20 +46,18 @@ class BoostState:
     anchor: Mixture
 
 
-def mix(log_f: LogDensity, log_previous: LogDensity, log_gamma: Float[AnyArray, ""]) -> LogDensity:
+def mix(log_f: PerDraw, log_previous: PerDraw, log_gamma: Scalar) -> PerDraw:
     r"""Log density of :math:`(1-\gamma)q_{i-1}+\gamma f_i`."""
     return jnp.logaddexp(log_gamma + log_f, jnp.log1p(-jnp.minimum(jnp.exp(log_gamma), 1.0)) + log_previous)
 
 
-def draw_previous(key: Key[jax.Array, ""], target: Target, previous: Mixture, num_draws: int) -> Draws:
+def draw_previous(key: RandomKey, target: Target, previous: Mixture, num_draws: int) -> Draws:
     """Draw from a mixture."""
     x, log_q = previous.sample_and_log_prob(key, num_draws)
     return Draws(x, evaluate(target, x)[0], log_q, log_q)
 
 
-def draw_newcomer(
-    key: Key[jax.Array, ""], target: Target, previous: Mixture | None, newcomer: Mixture, num_draws: int
-) -> Draws:
+def draw_newcomer(key: RandomKey, target: Target, previous: Mixture | None, newcomer: Mixture, num_draws: int) -> Draws:
     """Draw from the newcomer alone; without a previous mixture its density is zero."""
     x = newcomer.components.sample(key, jnp.zeros(num_draws, int))
     log_f = newcomer.component_log_prob(x)[0]
@@ -69,9 +65,7 @@ def draw_newcomer(
     return Draws(x, evaluate(target, x)[0], log_f, log_previous)
 
 
-def draw_current(
-    key: Key[jax.Array, ""], target: Target, previous: Mixture, newcomer: Mixture, num_draws: int
-) -> Draws:
+def draw_current(key: RandomKey, target: Target, previous: Mixture, newcomer: Mixture, num_draws: int) -> Draws:
     r"""Draw from the previous mixture and the newcomer together; the newcomer's weight is :math:`\gamma`."""
     key_previous, key_newcomer, key_choice = jax.random.split(key, 3)
     log_gamma = newcomer.log_weights[0]
@@ -83,7 +77,7 @@ def draw_current(
     return Draws(x, evaluate(target, x)[0], log_source, log_previous)
 
 
-def draw_defended(key: Key[jax.Array, ""], target: Target, mixture: Mixture, anchor: Mixture, num_draws: int) -> Draws:
+def draw_defended(key: RandomKey, target: Target, mixture: Mixture, anchor: Mixture, num_draws: int) -> Draws:
     """Draw from the defended mixture; ``log_previous`` is the density of the mixture itself."""
     draws = draw_previous(key, target, defended(mixture, anchor), num_draws)
     return dataclasses.replace(draws, log_previous=mixture.log_prob(draws.x))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import klover
-from klover.cli import demo, explain, fit, paper
+from klover.cli import demo, fit, paper
 
 READER_LEFT = 141
 """What shells show of a program that a closed pipe has ended."""
@@ -28,9 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="klover", description="Cover the posterior, then correct it: right or refused."
-    )
+    parser = argparse.ArgumentParser("klover", description="Cover the posterior, then correct it: right or refused.")
     parser.add_argument("--version", action="version", version=f"klover {klover.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     fit.add_arguments(commands.add_parser("fit", help="fit a model in a Python or Stan file"))
@@ -47,7 +45,7 @@ def _run(options: argparse.Namespace, command: str) -> int:
     if options.command == "fit":
         return fit.run(options, command)
     if options.command == "explain":
-        return explain.run(options.place)
+        return fit.run_explain(options.place)
     if options.command == "paper":
         return paper.run(options)
     return demo.run_demo(options.out, options.seed)

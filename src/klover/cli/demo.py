@@ -24,16 +24,8 @@ def run_demo(out: Path, seed: int) -> int:
     print(f"Linear regression with a heavy-tailed prior on {DEMO_DATASET} ({rows} rows, {target.dim} parameters)\n")
     key_reverse, key_forward = jax.random.split(jax.random.key(seed))
     reverse = _fit("reverse KL, one diagonal Gaussian", key_reverse, target, divergence="reverse", max_components=1)
-    forward = _fit(
-        "forward KL, Student-t components",
-        key_forward,
-        target,
-        start="forward",
-        fitter="em",
-        family="student",
-        newcomer="lbfgs",
-        max_components=2,
-    )
+    choices = {"start": "forward", "fitter": "em", "family": "student", "newcomer": "lbfgs", "max_components": 2}
+    forward = _fit("forward KL, Student-t components", key_forward, target, **choices)
     print(f"\nreverse KL     {reverse.verdict}\n\nforward KL\n{forward.summary()}")
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.txt").write_text(f"{forward.summary()}\n", encoding="utf-8")

@@ -1,21 +1,32 @@
-"""How the commands set JAX up."""
+"""What the commands share: how they set JAX up, and what they say when they cannot go on."""
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+def reported(command: str, work: Callable[[], int], *errors: type[Exception]) -> int:
+    """Return the exit status of a command's work, and say in words what has ended it: bad input, or the user."""
+    try:
+        return work()
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError, ImportError, *errors) as error:
+        notes = " ".join(getattr(error, "__notes__", ()))
+        print(f"klover {command}: {error} {notes}".rstrip(), file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print(f"\nklover {command}: interrupted. What was finished is kept; go on with --resume.", file=sys.stderr)
+        return INTERRUPTED
 
 
 def set_up_jax(device: str | None = None) -> None:
     """Switch on float64 and the persistent compilation cache, so that a second run starts at once.
 
-    Parameters
-    ----------
-    device
-        ``"cpu"`` or ``"gpu"``; what JAX finds if None.
-
-    Raises
-    ------
-    ValueError
-        If a GPU is asked for, and there is none that JAX can use.
+    The device is ``"cpu"`` or ``"gpu"``, which is refused where there is none; None takes what JAX finds.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""``klover fit``: fit a model in a file, and write the answer, the draws, the figures and a page into a folder."""
+"""``klover fit`` fits a model in a file, and fills a folder with the answer; ``klover explain`` words its verdict."""
 
 import argparse
 import datetime
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from klover.cli.environment import set_up_jax
+from klover.cli.environment import reported, set_up_jax
 from klover.cli.models import ModelError, errors_in, load_target, split
 
 if TYPE_CHECKING:
     from klover.results.fit import Fit
     from klover.targets.target import Target
 
-TRUSTED, BAD_INPUT, REFUSED, INTERRUPTED = 0, 2, 3, 130
+TRUSTED, REFUSED = 0, 3
 FIT, CHECKPOINT = "fit.klover", "checkpoint.npz"
 SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}
 
@@ -39,20 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, command: str) -> int:
     """Fit, write and tell; return the exit status."""
-    try:
-        return _run(options, command)
-    except ModelError as error:
-        print(f"klover fit: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except BrokenPipeError:
-        raise
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        notes = " ".join(getattr(error, "__notes__", ()))
-        print(f"klover fit: {error} {notes}".rstrip(), file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        print("\nklover fit: interrupted. What was finished is kept; go on with --resume.", file=sys.stderr)
-        return INTERRUPTED
+    return reported("fit", lambda: _run(options, command), TypeError, ModelError)
+
+
+def run_explain(place: Path) -> int:
+    """Explain the fit in a folder of ``klover fit``, or in a file of ``fit.save``; return the exit status."""
+    import klover
+
+    def work():
+        path = place / FIT if place.is_dir() else place
+        if not path.is_file():
+            raise ValueError(f"{path} does not exist. Make a fit first: klover fit MODEL --out DIR.")
+        print(klover.explain(klover.load(path)))
+        return 0
+
+    return reported("explain", work)
 
 
 def _run(options: argparse.Namespace, command: str) -> int:
@@ -60,9 +61,8 @@ def _run(options: argparse.Namespace, command: str) -> int:
     budget = None if options.budget is None else parse_budget(options.budget)
     held = [name for name in (FIT, CHECKPOINT) if (options.out / name).exists()]
     if held and not options.resume:
-        raise ValueError(
-            f"{options.out / held[0]} exists. Go on with it by --resume, or choose another folder by --out."
-        )
+        path = options.out / held[0]
+        raise ValueError(f"{path} exists. Go on with it by --resume, or choose another folder by --out.")
     set_up_jax(options.device)
     import jax
 
@@ -76,14 +76,8 @@ def _run(options: argparse.Namespace, command: str) -> int:
     start = None if options.start is None else read_start(options.start, target)
     options.out.mkdir(parents=True, exist_ok=True)
     with errors_in(split(options.model)[0]):
-        fit = klover.refine(
-            jax.random.key(options.seed),
-            target,
-            start,
-            budget=budget,
-            checkpoint=options.out / CHECKPOINT,
-            progress=sys.stderr.isatty(),
-        )
+        key, checkpoint, progress = jax.random.key(options.seed), options.out / CHECKPOINT, sys.stderr.isatty()
+        fit = klover.refine(key, target, start, budget=budget, checkpoint=checkpoint, progress=progress)
     if not options.json:
         print(fit.summary())
     files = write(options.out, fit, Path(options.model).name, command)
@@ -152,13 +146,9 @@ def write(folder: Path, fit: "Fit", title: str, command: str) -> dict[str, Path]
 
 def _as_json(fit: "Fit", files: dict[str, Path]) -> dict[str, Any]:
     summary, verdict = fit.summary(), fit.verdict
+    words = {"status": verdict.status.name, "reason": verdict.reason, "remedy": verdict.remedy}
     return {
-        "verdict": {
-            "trusted": verdict.trusted,
-            "status": verdict.status.name,
-            "reason": verdict.reason,
-            "remedy": verdict.remedy,
-        },
+        "verdict": {"trusted": verdict.trusted, **words},
         "figures": {name: _as_number(value) for name, value in summary.figures.items()},
         "num_evaluations": fit.num_evaluations,
         "quantities": {

@@ -6,6 +6,8 @@ import inspect
 import json
 import sys
 import traceback
+import types
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,15 +29,7 @@ class ModelError(Exception):
 
 
 def load_target(place: str, data_path: Path | None) -> "Target":
-    """Make the target that the command line names.
-
-    Parameters
-    ----------
-    place
-        ``FILE.py:NAME``, ``FILE.py`` or ``FILE.stan``.
-    data_path
-        The file of the data, which a model takes as keyword arguments by their names.
-    """
+    """Make the target that ``FILE.py:NAME``, ``FILE.py`` or ``FILE.stan`` names; a model takes its data by name."""
     path, name = split(place)
     if path.suffix not in (".py", ".stan"):
         raise ValueError(f"the model must be FILE.py:NAME or FILE.stan, got {place!r}.")
@@ -65,7 +59,7 @@ def read_data(path: Path) -> dict[str, Any]:
         raise ValueError(f"--data names {path}, which does not exist.")
     try:
         return {".json": _read_json, ".csv": _read_csv, ".npz": _read_npz}[path.suffix](path)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"--data {path} cannot be read: {error}") from error
 
 
@@ -103,13 +97,8 @@ def _read_csv(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    import zipfile
-
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except zipfile.BadZipFile as error:
-        raise ValueError(str(error)) from error
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 @contextlib.contextmanager
@@ -128,16 +117,12 @@ def errors_in(path: Path) -> Iterator[None]:
 
 def _find(path: Path, name: str) -> Any:
     """Run a Python file, and return what it calls by the name."""
-    import importlib.util
-
     resolved = path.resolve()
     # Files beside it are found as if Python ran it.
     sys.path.insert(0, str(resolved.parent))
-    specification = importlib.util.spec_from_file_location(MODULE, resolved)
-    assert specification is not None
-    assert specification.loader is not None
-    module = sys.modules[MODULE] = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    module = sys.modules[MODULE] = types.ModuleType(MODULE)
+    module.__file__ = str(resolved)
+    exec(compile(resolved.read_bytes(), str(resolved), "exec"), vars(module))
     if not hasattr(module, name):
         known = [each for each, value in vars(module).items() if not each.startswith("_") and _is_own(value, module)]
         raise ValueError(f"{path} has no name {name!r}; it has {', '.join(known) or 'none'}.")
@@ -213,6 +198,6 @@ def _call(model: Callable, data: dict[str, Any]) -> tuple[bool, Any]:
     except Met as met:
         # A function that makes a target of a NumPyro model meets the primitives inside the adapter.
         frames = traceback.walk_tb(met.__traceback__)
-        if any(frame.f_globals.get("__name__") == "klover.adapters.numpyro" for frame, _ in frames):
+        if any(frame.f_globals.get("__name__") == "klover.targets.adapters.numpyro" for frame, _ in frames):
             return False, model(**data)
         return True, None

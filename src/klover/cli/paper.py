@@ -1,6 +1,7 @@
 """``klover paper``: the paper's tables and figures, one command each."""
 
 import argparse
+import itertools
 import os
 import sys
 from concurrent.futures import BrokenExecutor
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from klover.base import optional
 from klover.base.checks import check_choice, check_count
-from klover.cli.environment import set_up_jax
+from klover.cli.environment import reported, set_up_jax
 
 FIGURES = ("kl-comparison", "cauchy-boosting", "cauchy-logpdf", "gmm20-residual", "gmm20-moments")
 
@@ -41,25 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a sub-command; 0 when it went well, 2 on bad input."""
+    commands = {"list": _list, "table": _table, "figure": _figure, "all": _all, "report": _report}
     try:
-        return {"list": _list, "table": _table, "figure": _figure, "all": _all, "report": _report}[
-            options.paper_command
-        ](options)
-    except BrokenPipeError:
-        raise
-    except (ValueError, OSError, ImportError) as error:
-        notes = " ".join(getattr(error, "__notes__", ()))
-        print(f"klover paper: {error} {notes}".rstrip(), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nInterrupted; what was finished is kept. Go on with --resume.", file=sys.stderr)
-        return 130
+        return reported("paper", lambda: commands[options.paper_command](options))
     except BrokenExecutor:
-        print(
-            "klover paper: a process was killed, perhaps for want of memory; what was finished is kept. Go on with "
-            "--resume, and fewer --jobs.",
-            file=sys.stderr,
-        )
+        words = "a process was killed, perhaps for want of memory; what was finished is kept"
+        print(f"klover paper: {words}. Go on with --resume, and fewer --jobs.", file=sys.stderr)
         return 1
 
 
@@ -143,11 +131,8 @@ def _compute(options: argparse.Namespace, names: list[str]) -> None:
     results = experiments.Results(path)
     tuned = _tune(options, names, datasets) if options.tune else None
     # Views come last: the fits that they show are those of the tables before.
-    cells = [
-        cell for name in names for cell in experiments.plan(name, chosen, datasets, options.splits, options.seed, tuned)
-    ]
-    unique = list(dict.fromkeys(cells))
-    _run(options, unique, results)
+    plans = (experiments.plan(name, chosen, datasets, options.splits, options.seed, tuned) for name in names)
+    _run(options, list(dict.fromkeys(itertools.chain(*plans))), results)
     for name in names:
         text = tables.markdown(name, results.rows)
         (options.out / f"{name}.md").write_text(text, encoding="utf-8")
@@ -188,12 +173,8 @@ def _tune(options: argparse.Namespace, names: list[str], datasets: tuple[str, ..
     path = options.out / "tuned.json"
     tuned = json.loads(path.read_text("utf-8")) if path.exists() else {}
     fitted = dict.fromkeys(experiments.VIEWS.get(name, name) for name in names if name not in experiments.MEASURED)
-    wanted = [
-        (table, dataset, method)
-        for table in fitted
-        for dataset in datasets or DATASETS
-        for method in tuning.tuned(table)
-    ]
+    pairs = itertools.product(fitted, datasets or DATASETS)
+    wanted = [(table, dataset, method) for table, dataset in pairs for method in tuning.tuned(table)]
     for table, dataset, method in _progress()(wanted, desc="tuning", unit="method", file=sys.stderr):
         name = f"{table} {dataset} {method}"
         if name not in tuned:

@@ -1,15 +1,16 @@
 """Gradient descent with Adam under one compiled loop, as the paper fits each component."""
 
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from klover.base.shapes import AnyArray, Bool, Float, Key, PyTree, record
+from klover.base.shapes import AnyArray, Bool, Float, PyTree, RandomKey, Scalar, record
 
 Params = dict[str, PyTree]
-Rate = float | Float[AnyArray, ""]
+Rate = float | Scalar
 """A learning rate, or a traced one where many are tried at once."""
 
 
@@ -22,38 +23,26 @@ class Descent:
 
 
 def minimise(
-    key: Key[jax.Array, ""],
-    loss: Callable[[Key[jax.Array, ""], Params], Float[AnyArray, ""]],
+    key: RandomKey,
+    loss: Callable[[RandomKey, Params], Scalar],
     params: Params,
     learning_rates: dict[str, Rate],
     num_steps: int,
     *,
     is_stochastic: bool,
 ) -> tuple[Params, Descent]:
-    """Take Adam steps on a loss.
+    """Take Adam steps on a loss of a key (one for each step) and parameters, which are pytrees of arrays by name.
 
-    Parameters
-    ----------
-    key
-        Split into one key for each step.
-    loss
-        From a key and the parameters to a scalar.
-    params
-        Where to begin: pytrees of arrays, by name.
-    learning_rates
-        One rate for each name.
-    num_steps
-        Number of steps.
-    is_stochastic
-        Whether the loss is drawn anew at every step. If so the last parameters are returned, since the smallest of many
-        noisy losses is a lucky one; if not, the best.
+    Where the loss is stochastic, drawn anew at every step, the last parameters are returned, since the smallest of many
+    noisy losses is a lucky one; if not, the best.
     """
     import optax  # 0.1 s of import that other fitters need not pay
 
     optimiser = optax.adam(1.0)
     # One vector: on a GPU small steps wait for the launch of each kernel, and several leaves would be several kernels.
     begin, unravel = ravel_pytree(params)
-    rates, _ = ravel_pytree({name: _like(params[name], rate) for name, rate in learning_rates.items()})
+    each = {name: functools.partial(jnp.full_like, fill_value=rate) for name, rate in learning_rates.items()}
+    rates, _ = ravel_pytree({name: jax.tree.map(fill, params[name]) for name, fill in each.items()})
 
     def step(carry, step_key):
         point, state, best, best_loss, has_failed = carry
@@ -70,7 +59,3 @@ def minimise(
     start = (begin, optimiser.init(begin), begin, jnp.array(jnp.inf, begin.dtype), jnp.array(False))
     (last, _, best, _, has_failed), values = jax.lax.scan(step, start, jax.random.split(key, num_steps))
     return unravel(last if is_stochastic else best), Descent(values, has_failed)
-
-
-def _like(params: PyTree, rate: Rate) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(rate, leaf.dtype), leaf.shape), params)

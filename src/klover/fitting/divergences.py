@@ -12,53 +12,44 @@ The reported *divergences* subtract the estimated :math:`\log Z`; so they do not
 import math
 
 from klover.base.arrays import constant, logsumexp, namespace
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 from klover.importance.ratios import log_evidence, normalise
 
-LogDensity = Float[AnyArray, " draw"]
-Scalar = Float[AnyArray, ""]
-
 PAPER_LOG_EPSILON = -10.0
-"""log ε of the paper's smoothed residual ("Stabilization of likelihood ratios")."""
+"""log ε of the paper's smoothed residual ("Stabilization of likelihood ratios"): an ascent of p/q runs away without."""
 
 
-def forward_loss(log_ratio: LogDensity, log_q: LogDensity) -> Scalar:
+def forward_loss(log_ratio: PerDraw, log_q: PerDraw) -> Scalar:
     r"""Cross-entropy of q under self-normalised weights.
 
     .. math:: -\sum_s w_s\log q(\theta_s),\qquad w_s\propto\hat p(\theta_s)/g(\theta_s),\quad\theta_s\sim g.
 
-    The proposal g is q_{i-1} (Eq. 12, ``eq:old_mixture``), q_i (Eq. 11, ``eq:new_mixture``) or the newcomer f_i.
-
-    Parameters
-    ----------
-    log_ratio
-        :math:`\log\hat p-\log g` at the draws, held constant.
-    log_q
-        :math:`\log q` at the same draws.
+    The proposal g is q_{i-1} (Eq. 12, ``eq:old_mixture``), q_i (Eq. 11, ``eq:new_mixture``) or the newcomer f_i. The
+    log-ratios :math:`\log\hat p-\log g` are held constant.
     """
     xp = namespace(log_ratio, log_q)
     weight = xp.exp(normalise(constant(log_ratio)))
     return -xp.sum(xp.where(weight > 0, weight * xp.where(weight > 0, log_q, 0.0), 0.0))
 
 
-def forward_kl(log_ratio: LogDensity, log_p: LogDensity, log_q: LogDensity) -> Scalar:
+def forward_kl(log_ratio: PerDraw, log_p: PerDraw, log_q: PerDraw) -> Scalar:
     r"""Report :math:`\mathrm{KL}(p\|q)=\sum_sw_s[\log\hat p-\log q]-\log\hat Z` with draws of any proposal g."""
     xp = namespace(log_ratio, log_q)
     finite = xp.where(log_ratio > -xp.inf, log_p, 0.0)
     return forward_loss(log_ratio, log_q) - forward_loss(log_ratio, finite) - log_evidence(log_ratio)[0]
 
 
-def reverse_loss(log_p: LogDensity, log_q: LogDensity) -> Scalar:
+def reverse_loss(log_p: PerDraw, log_q: PerDraw) -> Scalar:
     r"""Mean of :math:`\log q-\log\hat p` over draws of q (Eq. 4, ``eq:rkl``), the negative ELBO."""
     return namespace(log_p, log_q).mean(log_q - log_p)
 
 
-def reverse_kl(log_p: LogDensity, log_q: LogDensity, log_normaliser: Scalar | float) -> Scalar:
+def reverse_kl(log_p: PerDraw, log_q: PerDraw, log_normaliser: Scalar | float) -> Scalar:
     r"""Report :math:`\mathrm{KL}(q\|p)` from draws of q, given :math:`\log Z`."""
     return reverse_loss(log_p, log_q) + log_normaliser
 
 
-def forward_remainder_loss(log_p: LogDensity, log_previous: LogDensity, log_g: LogDensity, log_f: LogDensity) -> Scalar:
+def forward_remainder_loss(log_p: PerDraw, log_previous: PerDraw, log_g: PerDraw, log_f: PerDraw) -> Scalar:
     r"""Cross-entropy of the newcomer under the remainder :math:`r=p/q_{i-1}`, for :math:`\mathrm{KL}(r\|f_i)`.
 
     Draws of the proposal g carry weights :math:`\hat p/(q_{i-1}\,g)`. The remainder need not be integrable; then the
@@ -67,7 +58,7 @@ def forward_remainder_loss(log_p: LogDensity, log_previous: LogDensity, log_g: L
     return forward_loss(log_p - log_previous - log_g, log_f)
 
 
-def reverse_remainder_loss(log_p: LogDensity, log_previous: LogDensity, log_f: LogDensity) -> Scalar:
+def reverse_remainder_loss(log_p: PerDraw, log_previous: PerDraw, log_f: PerDraw) -> Scalar:
     r"""Mean of :math:`\log(q_{i-1}/\hat p)+\log f_i` over draws of f: :math:`\mathrm{KL}(f_i\|p/q_{i-1})` up to log Z.
 
     The second term is the entropy regularisation that other boosting methods add by hand (Eq. 19-21).
@@ -86,7 +77,7 @@ def smoothed(log_density: Float[AnyArray, "*draw"], log_epsilon: float | None) -
     return namespace(log_density).logaddexp(log_density, log_epsilon)
 
 
-def log_residual(log_p: LogDensity, log_q: LogDensity, log_epsilon: float | None = None) -> LogDensity:
+def log_residual(log_p: PerDraw, log_q: PerDraw, log_epsilon: float | None = None) -> PerDraw:
     r"""Log-residual :math:`\log(p/q)`, or :math:`\log\frac{p+\epsilon}{q+\epsilon}` with the draws' own Ẑ."""
     if log_epsilon is None:
         return log_p - log_q

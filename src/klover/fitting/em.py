@@ -22,10 +22,9 @@ import jax
 
 from klover.base.arrays import digamma, exact_products, iterate, logsumexp, namespace, over_blocks
 from klover.base.linalg import solve_positive
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import PerComponent, PerDraw, Scalar, Weights
 from klover.fitting.sample import Sample
 from klover.importance.ratios import effective_sample_size
-from klover.mixtures.components import Components
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Spread
 
@@ -35,14 +34,12 @@ NUM_NARROWINGS = 3
 SMALLEST_MASS = 1e-10
 
 
-def prior_strength(log_weight: Float[AnyArray, " draw"], dim: int, num_draws: float = 1.0) -> Float[AnyArray, ""]:
+def prior_strength(log_weight: PerDraw, dim: int, num_draws: float = 1.0) -> Scalar:
     """Weight of the covariance prior, such that it counts like ``num_draws * (dim + 1)`` effective draws."""
     return num_draws * (dim + 1) / namespace(log_weight).maximum(effective_sample_size(log_weight), 1.0)
 
 
-def responsibilities(
-    mixture: Mixture, sample: Sample
-) -> tuple[Float[AnyArray, "component draw"], Float[AnyArray, "component draw"], Float[AnyArray, " draw"]]:
+def responsibilities(mixture: Mixture, sample: Sample) -> tuple[PerComponent, PerComponent, PerDraw]:
     """Return posterior component probabilities, squared distances, and the log density of the whole."""
     xp = namespace(sample.x)
     components = mixture.components
@@ -64,9 +61,7 @@ def responsibilities(
     return responsibility, distance, log_density
 
 
-def objective(
-    mixture: Mixture, sample: Sample, prior: Spread, strength: Float[AnyArray, ""] | float
-) -> Float[AnyArray, ""]:
+def objective(mixture: Mixture, sample: Sample, prior: Spread, strength: Scalar | float) -> Scalar:
     """Weighted log likelihood plus the covariance prior of the used components: what every step raises."""
     xp = namespace(sample.x)
     log_density = responsibilities(mixture, sample)[2]
@@ -79,45 +74,29 @@ def objective(
 
 
 def step(
-    mixture: Mixture,
-    sample: Sample,
-    prior: Spread,
-    strength: Float[AnyArray, ""] | float = 0.0,
-    *,
-    is_df_fitted: bool = True,
+    mixture: Mixture, sample: Sample, prior: Spread, strength: Scalar | float = 0.0, *, is_df_fitted: bool = True
 ) -> Mixture:
-    r"""Take one EM step.
+    r"""Take one EM step; degrees of freedom move if the components are Student-t and ``is_df_fitted``.
 
-    Parameters
-    ----------
-    mixture
-        The components to fit. Their weights sum to one, or to less where the sample has a background.
-    sample
-        Points, weights and background.
-    prior, strength
-        The spread that covariances are pulled to, and the weight :math:`\epsilon` with which they are.
-    is_df_fitted
-        Whether degrees of freedom move (Student-t components only).
+    Weights sum to one, or to less where the sample has a background. Covariances are pulled to those of ``prior``, with
+    the weight :math:`\epsilon` of ``strength``.
     """
     xp = namespace(sample.x)
     components = mixture.components
     responsibility, distance, _ = responsibilities(mixture, sample)
     weight = responsibility * sample.weight
     mass = xp.sum(weight, axis=1)
-    if components.tail == "student" and is_df_fitted:
-        components = dataclasses.replace(components, df=_fit_df(components.df, components.dim, weight, distance))
+    scaled = weight
     if components.tail == "student":
+        if is_df_fitted:
+            components = dataclasses.replace(components, df=_fit_df(components.df, components.dim, weight, distance))
         df = components.df[:, None]
         scaled = weight * (df + components.dim) / (df + distance)
-    else:
-        scaled = weight
     total = xp.sum(scaled, axis=1)
     safe_mass = xp.maximum(mass, SMALLEST_MASS)
     with exact_products():
-        location = (
-            sum(over_blocks(lambda x, weight: weight.T @ x, sample.x, scaled.T))
-            / xp.where(total > 0, total, 1.0)[:, None]
-        )
+        sums = sum(over_blocks(lambda x, weight: weight.T @ x, sample.x, scaled.T))
+        location = sums / xp.where(total > 0, total, 1.0)[:, None]
     moved = dataclasses.replace(components, location=location)
     blocks = over_blocks(lambda x, weight: moved.spread.scatter(moved.delta(x), weight.T), sample.x, scaled.T)
     scatter = jax.tree.map(lambda *parts: sum(parts), *blocks)
@@ -125,29 +104,24 @@ def step(
         # A spread and its prior are always of one class.
         spread = components.spread.maximise(scatter, safe_mass, prior, strength)  # pyright: ignore
     fitted = dataclasses.replace(moved, spread=spread)
-    log_weights = xp.where(mass > SMALLEST_MASS, xp.log(safe_mass), -xp.inf)
-    return Mixture(_keep_where(mass > SMALLEST_MASS, fitted, mixture.components), log_weights)
+    has_mass = mass > SMALLEST_MASS
+
+    def choose(new, old):
+        return xp.where(has_mass.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+    log_weights = xp.where(has_mass, xp.log(safe_mass), -xp.inf)
+    return Mixture(jax.tree.map(choose, fitted, mixture.components), log_weights)
 
 
 def fit(
-    mixture: Mixture,
-    sample: Sample,
-    num_steps: int,
-    strength: Float[AnyArray, ""] | float = 0.0,
-    *,
-    is_df_fitted: bool = True,
+    mixture: Mixture, sample: Sample, num_steps: int, strength: Scalar | float = 0.0, *, is_df_fitted: bool = True
 ) -> Mixture:
     """Take ``num_steps`` EM steps, each covariance pulled to the one that it starts with."""
     prior = mixture.components.spread
     return iterate(lambda now: step(now, sample, prior, strength, is_df_fitted=is_df_fitted), mixture, num_steps)
 
 
-def _fit_df(
-    df: Float[AnyArray, " component"],
-    dim: int,
-    weight: Float[AnyArray, "component draw"],
-    distance: Float[AnyArray, "component draw"],
-) -> Float[AnyArray, " component"]:
+def _fit_df(df: Weights, dim: int, weight: PerComponent, distance: PerComponent) -> Weights:
     r"""Solve :math:`\sum_s\omega_s\,\partial_\nu\log t_\nu(m_s)=0` near the present ν, between 1 and 200.
 
     By false position in log ν, the retained end halved (the Illinois rule), between the present ν and half or twice of
@@ -181,19 +155,8 @@ def _fit_df(
 
     now = xp.log(df)
     now_slope = slope(now)
-    end = xp.log(
-        xp.clip(xp.where(now_slope > 0, LARGEST_DF_CHANGE * df, df / LARGEST_DF_CHANGE), SMALLEST_DF, LARGEST_DF)
-    )
+    farthest = xp.where(now_slope > 0, LARGEST_DF_CHANGE * df, df / LARGEST_DF_CHANGE)
+    end = xp.log(xp.clip(farthest, SMALLEST_DF, LARGEST_DF))
     end_slope = slope(end)
     solved = iterate(narrow, (end, end_slope, now, now_slope), NUM_NARROWINGS)[2]
     return xp.exp(xp.where(end_slope * now_slope > 0, end, solved))
-
-
-def _keep_where(condition: AnyArray, new: Components, old: Components) -> Components:
-    """Take the new parameters of the components that have mass, and keep the old ones of the others."""
-    xp = namespace(condition)
-
-    def choose(fresh, kept):
-        return xp.where(condition.reshape((-1,) + (1,) * (fresh.ndim - 1)), fresh, kept)
-
-    return jax.tree.map(choose, new, old)

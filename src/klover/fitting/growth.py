@@ -25,17 +25,7 @@ CERTAIN_SHARE = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """How a mixture may grow.
-
-    Parameters
-    ----------
-    max_components
-        No split makes more than this.
-    is_df_fitted
-        Whether degrees of freedom move.
-    tuning
-        The numbers.
-    """
+    """How a mixture may grow: to how many components, and whether degrees of freedom move."""
 
     max_components: int
     is_df_fitted: bool = True
@@ -79,20 +69,9 @@ def delete_useless(mixture: Mixture, test: Sample) -> Mixture:
 def grow(
     generator: np.random.Generator, mixture: Mixture, sample: Sample, rules: Rules, num_rounds: int | None = None
 ) -> Mixture:
-    """Fit a mixture to weighted draws: EM, deletions, rounds of splits, and EM on all draws last.
+    """Fit a mixture to weighted draws: EM, deletions, ``num_rounds`` rounds of splits at most, EM on all draws last.
 
-    Parameters
-    ----------
-    generator
-        Chooses the draws that are held out.
-    mixture
-        Where to begin.
-    sample
-        Weighted draws, with the log density of the target.
-    rules
-        How it may grow.
-    num_rounds
-        Largest number of rounds of splits.
+    The draws have the log density of the target; the generator chooses those that are held out.
     """
     tuning = rules.tuning
     train, test = _held_out(generator, sample, tuning.held_out)

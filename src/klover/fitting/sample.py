@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float, record
+from klover.base.shapes import AnyArray, Float, PerDraw, Point, Points, record
 from klover.importance.ratios import kish
 
 
@@ -13,14 +13,8 @@ from klover.importance.ratios import kish
 class Sample:
     """Points with weights that sum to one.
 
-    Parameters
-    ----------
-    x, weight
-        Points and weights.
-    log_p
-        Log density of the target there, where it is needed: splits look at the residual.
-    background
-        Log density there of what is held fixed while components are fitted; None if nothing is.
+    ``log_p`` is the log density of the target there, where it is needed: splits look at the residual. ``background`` is
+    that of what is held fixed while components are fitted; None if nothing is.
     """
 
     x: Float[AnyArray, "... draw dim"]
@@ -53,9 +47,7 @@ def equal(x: Float[np.ndarray, "draw dim"], log_p: Float[np.ndarray, " draw"]) -
     return Sample(x, np.full(len(x), 1 / len(x)), log_p=log_p)
 
 
-def moments(
-    x: Float[AnyArray, "draw dim"], weight: Float[AnyArray, " draw"]
-) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, "dim dim"]]:
+def moments(x: Points, weight: PerDraw) -> tuple[Point, Float[AnyArray, "dim dim"]]:
     """Weighted mean and covariance, correlations shrunk as much as few effective draws make them uncertain."""
     weight = weight / weight.sum()
     mean = weight @ x

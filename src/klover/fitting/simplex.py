@@ -19,11 +19,7 @@ import jax.numpy as jnp
 from klover.base.arrays import iterate, logsumexp, namespace
 from klover.base.checks import check_choice
 from klover.base.linalg import solve_positive
-from klover.base.shapes import AnyArray, Float
-
-Weights = Float[AnyArray, " component"]
-PerComponent = Float[AnyArray, "component draw"]
-PerDraw = Float[AnyArray, " draw"]
+from klover.base.shapes import AnyArray, Float, PerComponent, PerDraw, Scalar, Weights
 
 NUM_STEPS = {"projected": 300, "em": 300, "newton": 40}
 LINE_SEARCH = tuple(0.5**power for power in range(12))
@@ -36,15 +32,7 @@ def gain(log_candidate: PerComponent, log_q: PerDraw, weight: PerDraw) -> Weight
     return xp.exp(logsumexp(log_weight + log_candidate - xp.where(weight > 0, log_q, 0.0), axis=1))
 
 
-def gain_and_error(log_candidate: PerComponent, log_q: PerDraw, weight: PerDraw) -> tuple[Weights, Weights]:
-    r"""Return the gain with its Monte Carlo error :math:`\sqrt{\sum_sw_s^2(f/q-g)^2}`."""
-    xp = namespace(log_candidate)
-    ratio = xp.exp(log_candidate - log_q)
-    value = gain(log_candidate, log_q, weight)
-    return value, xp.sqrt(xp.sum(xp.where(weight > 0, weight * (ratio - value[:, None]), 0.0) ** 2, axis=1))
-
-
-def kkt_gap(log_weights: Weights, log_component: PerComponent, weight: PerDraw) -> Float[AnyArray, ""]:
+def kkt_gap(log_weights: Weights, log_component: PerComponent, weight: PerDraw) -> Scalar:
     """Largest gain over the used components, less one: zero at the optimum."""
     xp = namespace(log_component)
     log_q = logsumexp(log_weights[:, None] + log_component, axis=0)
@@ -57,25 +45,11 @@ def forward_weights(
     weight: PerDraw,
     method: str = "newton",
     num_steps: int | None = None,
-) -> tuple[Weights, Float[AnyArray, ""]]:
-    """Re-optimise the weights for the forward KL.
+) -> tuple[Weights, Scalar]:
+    """Re-optimise the weights for the forward KL by ``"projected"``, ``"em"`` or ``"newton"``; return the KKT gap, too.
 
-    Parameters
-    ----------
-    log_weights
-        Where to begin; slots at -inf are unused and stay so.
-    log_component
-        Log density of each component at the draws.
-    weight
-        Normalised weights of the draws under the target.
-    method
-        ``"projected"``, ``"em"`` or ``"newton"``.
-    num_steps
-        Number of iterations; each method has its own default.
-
-    Returns
-    -------
-    New log-weights and the KKT gap.
+    Slots at -inf are unused and stay so. ``log_component`` has the log density of each component at the draws, whose
+    normalised weights under the target are ``weight``. Each method has its own default of ``num_steps``.
     """
     check_choice("method", method, NUM_STEPS)
     xp = namespace(log_component)
@@ -103,16 +77,8 @@ def reverse_weights(
     r"""Re-optimise the weights for the reverse KL by projected gradient.
 
     The gradient is :math:`\mathrm E_{f_k}[\log q-\log\hat p]` ("Gradients of mixture weights"), estimated with draws of
-    each component, kept through all steps.
-
-    Parameters
-    ----------
-    log_weights
-        Where to begin.
-    log_component
-        ``[j, k, s]``: log density of component j at draw s of component k.
-    log_p
-        ``[k, s]``: log density of the target at these draws.
+    each component, kept through all steps. ``log_component[j, k, s]`` is the log density of component j, and
+    ``log_p[k, s]`` that of the target, at draw s of component k.
     """
     used = log_weights > -jnp.inf
     highest = jnp.max(jnp.where(used[:, None] & jnp.isfinite(log_p), log_p, -jnp.inf))
@@ -130,7 +96,7 @@ def reverse_weights(
     return jnp.where(solution > 0, jnp.log(jnp.where(solution > 0, solution, 1.0)), -jnp.inf)
 
 
-def _scaled_densities(log_component: PerComponent, used: AnyArray) -> Float[AnyArray, "component draw"]:
+def _scaled_densities(log_component: PerComponent, used: AnyArray) -> PerComponent:
     """Densities divided, draw by draw, by the largest of them: the objective moves by a constant only."""
     xp = namespace(log_component)
     log_component = xp.where(used[:, None], log_component, -xp.inf)
@@ -138,7 +104,7 @@ def _scaled_densities(log_component: PerComponent, used: AnyArray) -> Float[AnyA
     return xp.exp(log_component - xp.where(xp.isfinite(highest), highest, 0.0))
 
 
-def _safe_density(weights: Weights, density: Float[AnyArray, "component draw"]) -> PerDraw:
+def _safe_density(weights: Weights, density: PerComponent) -> PerDraw:
     return namespace(density).maximum(weights @ density, 1e-300 if density.dtype.itemsize == 8 else 1e-30)
 
 
@@ -181,7 +147,7 @@ def _newton(weights: Weights, density: PerComponent, weight: PerDraw, num_steps:
     return xp.where(used, solution, 0.0)
 
 
-def _longest(value: Weights, move: Weights) -> Float[AnyArray, ""]:
+def _longest(value: Weights, move: Weights) -> Scalar:
     """Longest step, at most 1, that keeps 1 % of every positive value."""
     xp = namespace(value)
     return xp.minimum(1.0, 0.99 * xp.min(xp.where(move < 0, -value / xp.where(move < 0, move, -1.0), xp.inf)))

@@ -19,7 +19,7 @@ import numpy as np
 
 from klover.base.arrays import logsumexp
 from klover.base.linalg import cholesky
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, PerDraw, Points
 from klover.fitting import em
 from klover.fitting.sample import Sample, moments
 from klover.importance.ratios import kish
@@ -43,22 +43,8 @@ def num_parameters(dim: int) -> float:
 def split_all(mixture: Mixture, train: Sample, test: Sample, room: int, fit: Fit) -> Mixture | None:
     """Split every component that has draws enough, and take back the splits that held-out draws do not confirm.
 
-    Where none is confirmed all are kept: two clean modes need a second split before the first one pays.
-
-    Parameters
-    ----------
-    mixture
-        The mixture.
-    train, test
-        Draws that choose the splits, and draws that judge them.
-    room
-        How many components more there may be.
-    fit
-        How the components are fitted after a split.
-
-    Returns
-    -------
-    The split mixture, or None where nothing can be split.
+    Where none is confirmed all are kept: two clean modes need a second split before the first one pays. There may be
+    ``room`` components more; where nothing can be split, None is returned. ``fit`` fits what has been split.
     """
     children = _children(mixture, train)
     if not children:
@@ -82,20 +68,12 @@ def _children(mixture: Mixture, sample: Sample) -> dict[int, Mixture]:
     residual = np.where(np.isfinite(log_p), log_p - log_q, 0.0)
     # Half as many draws as parameters: the pull to the parent's covariance supplies the rest.
     fewest = 0.5 * num_parameters(mixture.dim) + 4
-    pairs = {
-        slot: split(mixture, slot, sample, residual, responsibility[slot])
-        for slot in np.flatnonzero(kish(responsibility * sample.weight) >= fewest).tolist()
-    }
+    slots = np.flatnonzero(kish(responsibility * sample.weight) >= fewest).tolist()
+    pairs = {slot: split(mixture, slot, sample, residual, responsibility[slot]) for slot in slots}
     return {slot: pair for slot, pair in pairs.items() if pair is not None}
 
 
-def split(
-    mixture: Mixture,
-    slot: int,
-    sample: Sample,
-    residual: AnyArray,
-    responsibility: AnyArray,
-) -> Mixture | None:
+def split(mixture: Mixture, slot: int, sample: Sample, residual: AnyArray, responsibility: AnyArray) -> Mixture | None:
     """Return the two children of a component, weights relative to the whole; None where its draws have but one side."""
     weight = responsibility * sample.weight
     near = weight > NEAR * weight.max()
@@ -118,9 +96,7 @@ def split(
     return Mixture(children, np.log(weight.sum() * np.array([share[side].sum() for side in sides])))
 
 
-def _projection(
-    mixture: Mixture, slot: int, x: Float[AnyArray, "draw dim"], weighted: Float[AnyArray, " draw"]
-) -> Float[AnyArray, " draw"]:
+def _projection(mixture: Mixture, slot: int, x: Points, weighted: PerDraw) -> PerDraw:
     """Project whitened draws on the direction in which the (weighted, centred) residual is tilted, or else bent."""
     spread = mixture.components.spread
     assert isinstance(spread, Full)

@@ -1,8 +1,4 @@
-r"""Importance sampling: from log-ratios to weights, expectations, the evidence and their errors.
-
-With draws :math:`\theta_s\sim q` and :math:`r_s=\hat p(\theta_s)/q(\theta_s)`, self-normalised weights
-:math:`w_s=r_s/\sum_t r_t` (Eq. 9, ``eq:fkl_snis``) estimate expectations under p, and :math:`\frac1S\sum_s r_s`
-estimates the evidence Z. Everything stays in log space; a draw outside the support has log-ratio -inf and weight zero.
+"""Importance sampling: draws with their log-ratios, and what they say (:mod:`klover.importance.ratios`).
 
 Draws of a mixture of NumPy arrays, which :func:`klover.refine` returns, are made, weighed and used on the host: nothing
 is compiled but the target (as it was for :func:`klover.refine`) and the user's own functions. With a mixture of JAX
@@ -19,9 +15,9 @@ from jax.core import Tracer
 
 from klover.base.arrays import namespace, randomness
 from klover.base.checks import check_count
-from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree, record
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, Points, PyTree, Scalar, record
 from klover.importance import control_variates, psis, ratios, resampling
-from klover.importance.ratios import LogRatio, Scalar
+from klover.importance.ratios import LogRatio, MeanAndError
 from klover.mixtures.mixture import Mixture
 from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import TargetLike, as_target
@@ -34,24 +30,13 @@ BLOCK = 256
 
 @record
 class WeightedDraws:
-    """Draws of a proposal with their weights under the target.
+    """Flat draws x of a proposal with their weights under the target, which turns them into positions.
 
-    Parameters
-    ----------
-    x
-        Flat draws of the proposal.
-    log_p, log_q
-        Log density of the target (invalid values replaced by -inf) and of the proposal.
-    log_weight
-        Pareto-smoothed, normalised log-weights; expectations and resampling use them.
-    pareto_k
-        Tail index k̂ of the raw ratios.
-    num_nan, num_positive_infinite
-        How often the target returned NaN or +inf. Such draws have weight zero.
-    target
-        The target, which turns flat draws into positions.
-    control
-        A control variate for the evidence at each draw (:mod:`klover.importance.control_variates`); 0 if there is none.
+    ``log_p`` (invalid values replaced by -inf) and ``log_q`` are log densities of the target and of the proposal;
+    ``log_weight`` has the Pareto-smoothed, normalised log-weights, which expectations and resampling use; ``pareto_k``
+    is the tail index k̂ of the raw ratios. The target returned NaN ``num_nan`` times, and +inf
+    ``num_positive_infinite`` times: such draws have weight zero. ``control`` is a control variate for the evidence at
+    each draw (:mod:`klover.importance.control_variates`), 0 if there is none.
     """
 
     x: Float[AnyArray, "... draw dim"]
@@ -116,26 +101,23 @@ class WeightedDraws:
     def expectation(self, function: Callable[[PyTree], PyTree]) -> tuple[PyTree, PyTree]:
         """Posterior expectation of a function of the position, with its standard error.
 
-        Parameters
-        ----------
-        function
-            From one constrained position to a number, an array or a pytree of arrays; of a condition the expectation is
-            its probability.
+        The function maps one constrained position to a number, an array or a pytree of arrays; of a condition the
+        expectation is its probability.
         """
         values = self.values(function)
-        dtype = self.log_p.dtype
-        pairs = jax.tree.map(
-            lambda leaf: self.mean_and_error(leaf.astype(jnp.promote_types(leaf.dtype, dtype))), values
-        )
+
+        def average(leaf):
+            is_number = jnp.issubdtype(leaf.dtype, jnp.inexact)
+            return self.mean_and_error(leaf if is_number else leaf.astype(self.log_p.dtype))
+
+        pairs = jax.tree.map(average, values)
         return jax.tree.transpose(jax.tree.structure(values), jax.tree.structure((0, 0)), pairs)
 
-    def mean_and_error(
-        self, values: Float[AnyArray, "draw ..."]
-    ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
+    def mean_and_error(self, values: Float[AnyArray, "draw ..."]) -> MeanAndError:
         """Weighted mean of values at the draws, and its standard error."""
         return ratios.self_normalised(self.log_weight, values)
 
-    def function_pareto_k(self, function: Callable[[PyTree], Float[AnyArray, ""]]) -> Scalar:
+    def function_pareto_k(self, function: Callable[[PyTree], Scalar]) -> Scalar:
         """Tail index of ``|function| · ratio``: whether *this* expectation has a finite variance."""
         values = self.values(function)
         if values.ndim != 1:
@@ -149,22 +131,14 @@ class WeightedDraws:
     def resample(self, key: KeyLike, num_draws: int, method: str = "systematic") -> dict[str, AnyArray]:
         """Return equally weighted posterior draws by name: constrained values, as NumPy arrays of shape (draw, ...).
 
-        Parameters
-        ----------
-        key
-            A typed key, or a whole number as its seed.
-        num_draws
-            How many to take. More than the effective number of draws (``ess``) repeat what is there.
-        method
-            ``"systematic"``, ``"stratified"``, ``"residual"`` (all with replacement), or ``"without-replacement"`` for
-            distinct draws.
+        The method is ``"systematic"``, ``"stratified"``, ``"residual"`` (all with replacement: more draws than are
+        effective, ``ess``, repeat what is there), or ``"without-replacement"`` for distinct draws. The key is one of
+        JAX, or a whole number as its seed.
         """
         x = self.resample_unconstrained(key, num_draws, method)
         return variables(self.target.positions(x), self.target.names)
 
-    def resample_unconstrained(
-        self, key: KeyLike, num_draws: int, method: str = "systematic"
-    ) -> Float[AnyArray, "draw dim"]:
+    def resample_unconstrained(self, key: KeyLike, num_draws: int, method: str = "systematic") -> Points:
         """Return what :meth:`resample` returns for the same key, as flat, unconstrained points."""
         index = resampling.resample(key, self.log_weight, num_draws, method)
         return (self.x if isinstance(index, np.ndarray) else jnp.asarray(self.x))[index]
@@ -172,14 +146,8 @@ class WeightedDraws:
     def initial_positions(self, key: KeyLike, num_chains: int, constrained: bool = False) -> PyTree:
         """Choose distinct starting points for Markov chains: NumPy arrays with a leading axis of chains, as positions.
 
-        Parameters
-        ----------
-        key
-            A typed key, or a whole number as its seed.
-        num_chains
-            How many to choose, in proportion to their weights; no two of them are the same point.
-        constrained
-            Whether to return constrained positions; otherwise they are unconstrained ones, as NUTS wants them.
+        They are chosen in proportion to their weights, and no two are the same point. Positions are unconstrained, as
+        NUTS wants them, unless asked otherwise. The key is one of JAX, or a whole number as its seed.
         """
         check_count("num_chains", num_chains, 1)
         x = np.asarray(self.x)
@@ -219,9 +187,7 @@ def over_draws(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
 
 
 @jax.jit
-def weigh(
-    target: Target, x: Float[AnyArray, "draw dim"], log_q: LogRatio, proposal: Mixture | None = None
-) -> WeightedDraws:
+def weigh(target: Target, x: Points, log_q: LogRatio, proposal: Mixture | None = None) -> WeightedDraws:
     """Evaluate the target at draws of a proposal, and weight them; if that is a mixture, use its control variate."""
     log_p, num_nan, num_positive_infinite = evaluate(target, x)
     log_weight, pareto_k = psis.smooth(log_p - log_q)
@@ -238,17 +204,9 @@ def weigh_on_host(
     x = proposal.draw(generator, num_draws).astype(evaluator.target.start.dtype).astype(float)
     log_p, log_q = evaluator.values(x), proposal.log_prob(x)
     log_weight, pareto_k = psis.smooth(log_p - log_q)
-    return WeightedDraws(
-        x,
-        log_p,
-        log_q,
-        log_weight,
-        pareto_k,
-        np.asarray(evaluator.num_nan - num_nan),
-        np.asarray(evaluator.num_infinite - num_infinite),
-        evaluator.target,
-        control=control_variates.control(proposal, x, log_q, log_p),
-    )
+    control = control_variates.control(proposal, x, log_q, log_p)
+    invalid = np.asarray(evaluator.num_nan - num_nan), np.asarray(evaluator.num_infinite - num_infinite)
+    return WeightedDraws(x, log_p, log_q, log_weight, pareto_k, *invalid, evaluator.target, control=control)
 
 
 def sample_importance(key: KeyLike, target: TargetLike, proposal: Mixture, num_draws: int) -> WeightedDraws:

@@ -8,9 +8,9 @@ an expectation, with the means of the islands.
 import numpy as np
 
 from klover.base.arrays import logsumexp
-from klover.base.shapes import AnyArray, Float, record
+from klover.base.shapes import AnyArray, Float, Scalar, record
 from klover.importance.draws import WeightedDraws
-from klover.importance.ratios import Scalar
+from klover.importance.ratios import MeanAndError
 
 
 @record
@@ -18,18 +18,12 @@ class ParticleDraws(WeightedDraws):
     """Particles: draws of the target itself.
 
     The fields of :class:`~klover.WeightedDraws` are there too: weights are equal, all ratios are the evidence, and
-    ``pareto_k`` is that of the importance draws which were refused.
-
-    Parameters
-    ----------
-    island_log_evidence
-        Log evidence of each island. Draws are ordered by island, equally many in each.
-    drift
-        Standard errors by which the mean log density still moved in the last sweeps.
+    ``pareto_k`` is that of the importance draws which were refused. Draws are ordered by island, equally many in each;
+    ``drift`` is by how many standard errors the mean log density still moved in the last sweeps.
     """
 
     island_log_evidence: Float[AnyArray, " island"]
-    drift: Float[AnyArray, ""]
+    drift: Scalar
 
     @property
     def kind(self) -> str:
@@ -65,9 +59,7 @@ class ParticleDraws(WeightedDraws):
         error = self.mean_and_error(x)[1]
         return np.minimum(1 / np.maximum(np.mean(error**2 / variance), 1e-300), float(self.num_draws))
 
-    def mean_and_error(
-        self, values: Float[AnyArray, "draw ..."]
-    ) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
+    def mean_and_error(self, values: Float[AnyArray, "draw ..."]) -> MeanAndError:
         """Mean over all draws, and its error from the scatter of the islands' means."""
         values = np.asarray(values)
         means = values.reshape(self.num_islands, -1, *values.shape[1:]).mean(1)

@@ -12,9 +12,7 @@ import numpy as np
 
 from klover.base.arrays import compiled, logsumexp, namespace
 from klover.base.checks import check_count
-from klover.base.shapes import AnyArray, Float
-
-__all__ = ["fit_generalised_pareto", "pareto_k", "reliable_k", "smooth", "tail_length"]
+from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 
 FEWEST_TAIL_VALUES = 5
 
@@ -35,9 +33,7 @@ def reliable_k(num_draws: int) -> float:
 
 
 @np.errstate(all="ignore")
-def fit_generalised_pareto(
-    exceedances: Float[AnyArray, " tail"], prior_weight: float = 10.0
-) -> tuple[Float[AnyArray, ""], Float[AnyArray, ""]]:
+def fit_generalised_pareto(exceedances: Float[AnyArray, " tail"], prior_weight: float = 10.0) -> tuple[Scalar, Scalar]:
     r"""Estimate the shape and scale of a generalised Pareto distribution (Zhang & Stephens 2009).
 
     With density :math:`\sigma^{-1} (1 + k y / \sigma)^{-1/k - 1}` and :math:`\theta = -k / \sigma`, the likelihood is
@@ -48,19 +44,10 @@ def fit_generalised_pareto(
         \ell(\theta) = n \left( \log \frac{-\theta}{k(\theta)} - k(\theta) - 1 \right), \quad
         \theta_j = \frac{1}{y_{(n)}} + \frac{1 - \sqrt{m / (j - 1/2)}}{3 \, y_{(\lfloor n/4 + 1/2 \rfloor)}},
 
-    then :math:`\hat\sigma = -k(\hat\theta) / \hat\theta` and :math:`\hat k = (n k(\hat\theta) + 0.5 a) / (n + a)`.
-
-    Parameters
-    ----------
-    exceedances
-        Excesses over the threshold in ascending order. Those that are not positive are left out.
-    prior_weight
-        The number :math:`a` of observations that the weak prior :math:`k \approx 0.5` counts for; 0 turns it off.
-
-    Returns
-    -------
-    k, sigma
-        Shape and scale. The tail is heavier the larger ``k``, and bounded where ``k`` is negative.
+    then :math:`\hat\sigma = -k(\hat\theta) / \hat\theta` and :math:`\hat k = (n k(\hat\theta) + 0.5 a) / (n + a)`,
+    where the weak prior :math:`k \approx 0.5` counts for :math:`a` observations (``prior_weight``). The excesses over
+    the threshold are in ascending order; those that are not positive are left out. The tail is heavier the larger
+    :math:`k`, and bounded where it is negative.
     """
     xp, limits = namespace(exceedances), np.finfo(exceedances.dtype)
     is_present = exceedances > 0
@@ -88,7 +75,7 @@ def fit_generalised_pareto(
     return k.astype(exceedances.dtype), (scale * largest).astype(exceedances.dtype)
 
 
-def _smooth_tail(ascending: Float[AnyArray, " draw"]) -> tuple[Float[AnyArray, " tail"], Float[AnyArray, ""]]:
+def _smooth_tail(ascending: PerDraw) -> tuple[Float[AnyArray, " tail"], Scalar]:
     """Return the tail of the sorted log ratios after smoothing, and its shape."""
     xp, limits, num_draws = namespace(ascending), np.finfo(ascending.dtype), ascending.shape[0]
     places_below_top = np.arange(tail_length(num_draws))[::-1]
@@ -122,14 +109,14 @@ def _check_vector(log_ratio: AnyArray) -> None:
 
 @compiled
 @np.errstate(all="ignore")
-def pareto_k(log_ratio: Float[AnyArray, " draw"]) -> Float[AnyArray, ""]:
+def pareto_k(log_ratio: PerDraw) -> Scalar:
     r"""Shape :math:`\hat k` of the tail of the importance ratios, as :func:`smooth` estimates it."""
     _check_vector(log_ratio)
     return _smooth_tail(namespace(log_ratio).sort(log_ratio))[1]
 
 
 @np.errstate(all="ignore")
-def smooth(log_ratio: Float[AnyArray, " draw"]) -> tuple[Float[AnyArray, " draw"], Float[AnyArray, ""]]:
+def smooth(log_ratio: PerDraw) -> tuple[PerDraw, Scalar]:
     r"""Stabilise importance weights by smoothing their tail.
 
     With :math:`M` the :func:`tail_length` of the finite ratios, :math:`u` the largest ratio below the tail and
@@ -138,20 +125,11 @@ def smooth(log_ratio: Float[AnyArray, " draw"]) -> tuple[Float[AnyArray, " draw"
     .. math:: \tilde r_{(S - M + j)} = \min\left(u + \frac{\sigma}{k} \left( \left(1 - \frac{j - 1/2}{M}\right)^{-k}
         - 1 \right), \; \max_s r_s \right), \qquad j = 1, \dots, M.
 
-    Parameters
-    ----------
-    log_ratio
-        :math:`\log p - \log q` (in this sign) at draws of :math:`q`, each up to a constant. A draw outside the support
-        of :math:`p` has -inf: its weight stays zero, and all else is as if it were absent.
-
-    Returns
-    -------
-    log_weight
-        Normalised, ``logsumexp(log_weight) == 0``; all -inf where every ratio is zero, as there is nothing to
-        normalise. A ratio of NaN or +inf leaves NaN among them, and ``pareto_k`` +inf.
-    pareto_k
-        :math:`\hat k`, to be held against :func:`reliable_k`: 0 where the tail is constant to rounding, else +inf where
-        it has fewer than five distinct values (nothing can be said). In both cases the weights are the raw ratios.
+    Ratios are :math:`\log p - \log q` (in this sign), each up to a constant. A draw outside the support of p has
+    -inf: its weight stays zero, and all else is as if it were absent. Return normalised log-weights, all -inf where
+    every ratio is zero, and :math:`\hat k`, to be held against :func:`reliable_k`: 0 where the tail is constant to
+    rounding, else +inf where it has fewer than five distinct values (nothing can be said); in both cases the weights
+    are the raw ratios. A ratio of NaN or +inf leaves NaN among the weights, and :math:`\hat k` +inf.
     """
     _check_vector(log_ratio)
     xp = namespace(log_ratio)

@@ -9,11 +9,12 @@ import math
 
 import numpy as np
 
-from klover.base.arrays import compiled, iterate, logsumexp, namespace
-from klover.base.shapes import AnyArray, Float
+from klover.base.arrays import bisect, compiled, logsumexp, namespace
+from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 
-LogRatio = Float[AnyArray, " draw"]
-Scalar = Float[AnyArray, ""]
+LogRatio = PerDraw
+
+MeanAndError = tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]
 
 NUM_HALVINGS = 30
 
@@ -25,10 +26,10 @@ def normalise(log_ratio: LogRatio) -> LogRatio:
     return log_ratio - xp.where(xp.isfinite(total), total, 0.0)
 
 
-def kish(weight: Float[AnyArray, "..."], axis: int = -1) -> Float[AnyArray, "..."]:
+def kish(weight: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
     r"""Kish's effective number of draws, :math:`(\sum_sw_s)^2/\sum_sw_s^2`; 0 where all weights are zero."""
     xp = namespace(weight)
-    total, square = xp.sum(weight, axis=axis), xp.sum(weight**2, axis=axis)
+    total, square = xp.sum(weight, axis=-1), xp.sum(weight**2, axis=-1)
     return xp.where(square > 0, total**2 / xp.where(square > 0, square, 1.0), 0.0)
 
 
@@ -59,9 +60,7 @@ def log_evidence(log_ratio: LogRatio, control: LogRatio | float = 0.0) -> tuple[
 
 @compiled
 @np.errstate(over="ignore", invalid="ignore")  # values may be infinite, and so are their means
-def self_normalised(
-    log_weight: LogRatio, values: Float[AnyArray, "draw ..."]
-) -> tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]:
+def self_normalised(log_weight: LogRatio, values: Float[AnyArray, "draw ..."]) -> MeanAndError:
     r"""Weighted mean :math:`\hat\mu=\sum_s w_sf_s` and its error :math:`\sqrt{\sum_s w_s^2(f_s-\hat\mu)^2}` (Eq. 2)."""
     xp = namespace(log_weight, values)
     weight = xp.exp(normalise(log_weight)).reshape((-1,) + (1,) * (values.ndim - 1))
@@ -78,7 +77,7 @@ def truncate(log_ratio: LogRatio) -> LogRatio:
     return xp.minimum(log_ratio, limit)
 
 
-def temper(log_ratio: LogRatio, fewest: float) -> LogRatio:
+def temper(log_ratio: LogRatio, fewest: float | int) -> LogRatio:
     r"""Return normalised :math:`\beta\log r` with the largest β ≤ 1 that leaves ``fewest`` effective draws, or half."""
     xp = namespace(log_ratio)
     inside = xp.isfinite(log_ratio)
@@ -88,14 +87,8 @@ def temper(log_ratio: LogRatio, fewest: float) -> LogRatio:
         # 0 · (-inf) is not a number: a draw outside the support stays outside.
         return xp.where(inside, beta * xp.where(inside, log_ratio, 0.0), -xp.inf)
 
-    def halve(ends):
-        low, high = ends
-        middle = 0.5 * (low + high)
-        is_enough = effective_sample_size(power(middle)) >= wanted
-        return xp.where(is_enough, middle, low), xp.where(is_enough, high, middle)
-
     zero = xp.zeros((), log_ratio.dtype)
-    low, _ = iterate(halve, (zero, zero + 1.0), NUM_HALVINGS)
+    low = bisect(lambda beta: effective_sample_size(power(beta)) >= wanted, zero, zero + 1.0, NUM_HALVINGS)
     return normalise(power(xp.where(effective_sample_size(log_ratio) >= wanted, 1.0, low)))
 
 

@@ -15,12 +15,10 @@ from jax.core import Tracer
 
 from klover.base.arrays import comb, namespace, randomness
 from klover.base.checks import check_choice, check_count
-from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerDraw, RandomKey
 from klover.importance.ratios import LogRatio, normalise
 
-__all__ = ["merge_copies", "resample", "residual", "stratified", "systematic", "without_replacement"]
-
-Source: TypeAlias = Key[jax.Array, ""] | np.random.Generator
+Source: TypeAlias = RandomKey | np.random.Generator
 Taken: TypeAlias = Int[AnyArray, " taken"]
 
 
@@ -123,24 +121,10 @@ def _check_weights(log_weight: AnyArray, num_draws: int, method: str) -> None:
         )
 
 
-def resample(key: KeyLike, log_weight: Float[AnyArray, " draw"], num_draws: int, method: str = "systematic") -> Taken:
-    """Choose draws of equal weight out of weighted ones; they come in random order.
+def resample(key: KeyLike, log_weight: PerDraw, num_draws: int, method: str = "systematic") -> Taken:
+    """Choose draws of equal weight out of weighted ones, by one of :data:`METHODS`; return which, in random order.
 
-    Parameters
-    ----------
-    key
-        A typed key, or a whole number as its seed. It seeds a NumPy generator where the weights are NumPy's.
-    log_weight
-        Log weights, not necessarily normalised; -inf for a weight of zero.
-    num_draws
-        How many to take.
-    method
-        ``"systematic"``, ``"stratified"``, ``"residual"`` (all with replacement), or ``"without-replacement"``.
-
-    Returns
-    -------
-    index
-        Which draws were taken.
+    The key seeds a NumPy generator where the log weights, which need not be normalised, are NumPy's.
     """
     source = randomness(key, log_weight)
     check_count("num_draws", num_draws, 1)

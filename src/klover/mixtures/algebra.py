@@ -9,7 +9,7 @@ import numpy as np
 
 from klover.base.arrays import logsumexp, namespace
 from klover.base.linalg import cholesky
-from klover.base.shapes import AnyArray, Float, Int
+from klover.base.shapes import AnyArray, Float, Int, Locations, Point, Weights
 from klover.mixtures.components import Components, Family
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full
@@ -40,7 +40,7 @@ def inflate(mixture: Mixture, factor: float, df: float = np.inf) -> Mixture:
     return Mixture(wide, mixture.log_weights)
 
 
-def _at_most(components: Components, df: float) -> Float[AnyArray, " component"]:
+def _at_most(components: Components, df: float) -> Weights:
     """Return degrees of freedom that are no larger than asked; those of Normals stay infinite."""
     return namespace(components.df).minimum(components.df, df) if components.tail == "student" else components.df
 
@@ -72,10 +72,10 @@ def stretch(mixture: Mixture, factor: float, df: float) -> Mixture:
 
 def mixture_of(
     family: Family,
-    location: Float[AnyArray, "component dim"],
+    location: Locations,
     covariance: Float[AnyArray, "component dim *dim"],
-    df: Float[AnyArray, " component"] | float,
-    weight: Float[AnyArray, " component"],
+    df: Weights | float,
+    weight: Weights,
 ) -> Mixture:
     """Return a mixture of the family; variances instead of matrices give diagonal covariances instead of full ones."""
     is_reduced = covariance.ndim == 2 and family.covariance == "full"
@@ -96,12 +96,11 @@ def marginal(mixture: Mixture, coordinates: Sequence[int]) -> Mixture:
         # Whole matrices of a thousand coordinates would fill the memory.
         covariance = jax.tree.map(lambda leaf: leaf[:, chosen], spread).covariance()
     location, df = np.asarray(components.location, float)[:, chosen], np.asarray(components.df, float)
-    return Mixture(
-        Components(location, Full(cholesky(covariance)), df, components.tail), np.asarray(mixture.log_weights, float)
-    )
+    components = Components(location, Full(cholesky(covariance)), df, components.tail)
+    return Mixture(components, np.asarray(mixture.log_weights, float))
 
 
-def box_variance(lower: Float[AnyArray, " dim"], upper: Float[AnyArray, " dim"]) -> Float[AnyArray, " dim"]:
+def box_variance(lower: Point, upper: Point) -> Point:
     """Return the variances of a component that covers a box: its scales are 1.2 times those of the box."""
     return (BOX_INFLATION * (upper - lower)) ** 2 / 12
 
@@ -109,15 +108,7 @@ def box_variance(lower: Float[AnyArray, " dim"], upper: Float[AnyArray, " dim"])
 def diffuse(
     lower: Sequence[float] | AnyArray, upper: Sequence[float] | AnyArray, family: str | Family = "student"
 ) -> Mixture:
-    """Return a mixture of one component that covers a box: its scales are 1.2 times the standard deviations of the box.
-
-    Parameters
-    ----------
-    lower, upper
-        The corners of the box.
-    family
-        Family of the component.
-    """
+    """Return one component that covers the box between two corners, with 1.2 times the box's standard deviations."""
     lower, upper = np.atleast_1d(np.asarray(lower, float)), np.atleast_1d(np.asarray(upper, float))
     if lower.shape != upper.shape or lower.ndim != 1:
         raise ValueError(f"lower and upper must be vectors of one length, got shapes {lower.shape}, {upper.shape}.")

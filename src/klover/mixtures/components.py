@@ -16,7 +16,7 @@ import numpy as np
 from klover.base.arrays import exact_products, gammaln, namespace
 from klover.base.checks import check_choice, check_count, check_positive
 from klover.base.linalg import cholesky
-from klover.base.shapes import AnyArray, Float, Int, Key, record, static
+from klover.base.shapes import AnyArray, Float, Int, Locations, PerComponent, Points, RandomKey, record, static
 from klover.mixtures.scale import Diagonal, Full, LowRank, Spread
 
 TAILS = ("normal", "student")
@@ -25,7 +25,7 @@ INITIAL_DF = 5.0
 NUM_CANDIDATES = 8
 
 
-def _chi_square(key: Key[jax.Array, ""], df: Float[jax.Array, " draw"]) -> Float[jax.Array, " draw"]:
+def _chi_square(key: RandomKey, df: Float[jax.Array, " draw"]) -> Float[jax.Array, " draw"]:
     r"""Draw chi-square numbers by the rejection method of Marsaglia & Tsang (2000), with a fixed number of candidates.
 
     ``jax.random.chisquare`` loops until every draw is accepted, and that loop adds a second to the compilation of every
@@ -70,11 +70,11 @@ class Components:
         """Return the same components, the signs of their square roots settled."""
         return dataclasses.replace(self, spread=self.spread.canonical())
 
-    def delta(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw dim"]:
+    def delta(self, x: Points) -> Float[AnyArray, "component draw dim"]:
         """Return the points relative to each location."""
         return x - self.location[:, None, :]
 
-    def log_radial(self, distance: Float[AnyArray, "component draw"]) -> Float[AnyArray, "component draw"]:
+    def log_radial(self, distance: PerComponent) -> PerComponent:
         r"""Log density as a function of the squared distance :math:`m`, the factor :math:`|\Sigma|^{-1/2}` left out.
 
         Normal: :math:`-\tfrac d2\log 2\pi-\tfrac m2`. Student-t:
@@ -87,16 +87,16 @@ class Components:
         constant = gammaln((df + self.dim) / 2) - gammaln(df / 2) - 0.5 * self.dim * xp.log(df * math.pi)
         return constant - 0.5 * (df + self.dim) * xp.log1p(distance / df)
 
-    def squared_distance(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
+    def squared_distance(self, x: Points) -> PerComponent:
         r"""Return :math:`m`, the squared Mahalanobis distance of every point from every component."""
         with exact_products():
             return self.spread.squared_distance(x, self.location)
 
-    def log_prob(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
+    def log_prob(self, x: Points) -> PerComponent:
         """Log density of every component at every point."""
         return self.log_radial(self.squared_distance(x)) - self.spread.log_scale()[:, None]
 
-    def sample(self, key: Key[jax.Array, ""], index: Int[jax.Array, " draw"]) -> Float[jax.Array, "draw dim"]:
+    def sample(self, key: RandomKey, index: Int[jax.Array, " draw"]) -> Float[jax.Array, "draw dim"]:
         """Draw one point from component ``index[s]`` for each s; differentiable in location and spread, not in df."""
         key_noise, key_tail = jax.random.split(key)
         location = jnp.asarray(self.location)
@@ -175,9 +175,7 @@ class Family:
         """Whether the degrees of freedom are free."""
         return self.tail == "student" and self.df is None
 
-    def components(
-        self, location: Float[AnyArray, "component dim"], covariance: Float[AnyArray, "component dim *dim"]
-    ) -> Components:
+    def components(self, location: Locations, covariance: Float[AnyArray, "component dim *dim"]) -> Components:
         """Stack components at given locations; ``covariance`` holds matrices, or variances of shape (K, d)."""
         if location.ndim != 2 or covariance.shape not in (location.shape, (*location.shape, location.shape[1])):
             raise ValueError(
@@ -201,7 +199,7 @@ class Family:
         identity = xp.eye(variance.shape[-1], dtype=covariance.dtype)
         return Full(cholesky(covariance if is_matrix else variance[..., None] * identity))
 
-    def _low_rank(self, variance: Float[AnyArray, "component dim"]) -> LowRank:
+    def _low_rank(self, variance: Locations) -> LowRank:
         """Split variances between the diagonal and a factor of smooth, linearly independent columns.
 
         A factor of zeros is a saddle point of factor analysis: EM would never leave it.

@@ -10,22 +10,14 @@ import numpy as np
 
 from klover.base.arrays import even_comb, logsumexp, namespace, over_blocks
 from klover.base.checks import as_key, check_count, check_points
-from klover.base.shapes import AnyArray, Float, Int, Key, KeyLike, record
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerComponent, PerDraw, Points, RandomKey, Weights, record
 from klover.mixtures.components import Components
 from klover.mixtures.scale import Full
 
 
 @record
 class Mixture:
-    """A mixture of components of one family.
-
-    Parameters
-    ----------
-    components
-        The stacked components.
-    log_weights
-        Their log-weights, normalised; -inf marks an unused slot.
-    """
+    """A mixture of components of one family, with normalised log-weights; -inf marks an unused slot."""
 
     components: Components
     log_weights: Float[AnyArray, "... component"]
@@ -54,11 +46,11 @@ class Mixture:
         return xp.sum(self.log_weights > -xp.inf)
 
     @property
-    def weights(self) -> Float[AnyArray, " component"]:
+    def weights(self) -> Weights:
         """The weights; zero in unused slots."""
         return namespace(self.log_weights).exp(self.log_weights)
 
-    def component_log_prob(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "component draw"]:
+    def component_log_prob(self, x: Points) -> PerComponent:
         """Log density of every slot's component, its weight left out."""
         return self.components.log_prob(x)
 
@@ -87,21 +79,18 @@ class Mixture:
         """
         weights = np.asarray(self.weights, float)
         counts = np.bincount(even_comb(generator, weights, num_draws), minlength=self.capacity)
-        parts = [
-            self.components.draw(generator, slot, count) for slot, count in enumerate(counts.tolist()) if count > 0
-        ]
+        slots = np.flatnonzero(counts).tolist()
+        parts = [self.components.draw(generator, slot, int(counts[slot])) for slot in slots]
         return generator.permutation(np.concatenate(parts))
 
-    def sample_index(self, key: Key[jax.Array, ""], num_draws: int) -> Int[jax.Array, " draw"]:
+    def sample_index(self, key: RandomKey, num_draws: int) -> Int[jax.Array, " draw"]:
         """Draw component numbers by their weights."""
         cumulative = jnp.cumsum(jnp.asarray(self.weights))
         uniform = jax.random.uniform(key, (num_draws,), cumulative.dtype) * cumulative[-1]
         # Counting the slots that end at or below u never lands on an empty slot, not even at u = 0.
         return jnp.minimum(jnp.sum(cumulative[None, :] <= uniform[:, None], axis=1), self.capacity - 1)
 
-    def sample_and_log_prob(
-        self, key: KeyLike, num_draws: int
-    ) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
+    def sample_and_log_prob(self, key: KeyLike, num_draws: int) -> tuple[Points, PerDraw]:
         """Draw points and return them with the log density of the whole mixture there."""
         x = self.sample(key, num_draws)
         return x, self.log_prob(x)

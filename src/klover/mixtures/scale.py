@@ -9,7 +9,9 @@ from typing import TypeAlias
 
 from klover.base.arrays import namespace
 from klover.base.linalg import cholesky, inverse_triangular, solve_positive, whitened_squares
-from klover.base.shapes import AnyArray, Float, Int, record
+from klover.base.shapes import AnyArray, Float, Int, Locations, PerComponent, Points, Scalar, Weights, record
+
+Deltas: TypeAlias = Float[AnyArray, "component draw dim"]
 
 
 @record
@@ -28,13 +30,11 @@ class Diagonal:
         xp = namespace(self.scale)
         return xp.sum(xp.log(xp.abs(self.scale)), axis=-1)
 
-    def squared_distance(
-        self, x: Float[AnyArray, "draw dim"], location: Float[AnyArray, "component dim"]
-    ) -> Float[AnyArray, "component draw"]:
+    def squared_distance(self, x: Points, location: Locations) -> PerComponent:
         r"""Return :math:`(\theta-\mu)^\top\Sigma^{-1}(\theta-\mu)`."""
         return (((x - location[:, None, :]) / self.scale[:, None, :]) ** 2).sum(-1)
 
-    def transform(self, noise: Float[AnyArray, "draw noise"]) -> Float[AnyArray, "draw dim"]:
+    def transform(self, noise: Float[AnyArray, "draw noise"]) -> Points:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         return noise * self.scale
 
@@ -42,7 +42,7 @@ class Diagonal:
         """Return the spread with all standard deviations multiplied."""
         return Diagonal(factor * self.scale)
 
-    def solve(self, slot: int, delta: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+    def solve(self, slot: int, delta: Points) -> Points:
         r"""Return :math:`\Sigma^{-1}\delta` of one component."""
         return delta / self.scale[slot] ** 2
 
@@ -50,11 +50,11 @@ class Diagonal:
         """Return the spread of one component for each draw."""
         return Diagonal(self.scale[slots])
 
-    def times(self, noise: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+    def times(self, noise: Points) -> Points:
         r"""Multiply each draw by the square root of its own :math:`\Sigma`, as :meth:`gather` gives it."""
         return self.scale * noise
 
-    def times_transposed(self, slope: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+    def times_transposed(self, slope: Points) -> Points:
         """Multiply each draw by the transposed square root."""
         return self.scale * slope
 
@@ -71,18 +71,12 @@ class Diagonal:
         xp = namespace(self.scale)
         return self.scale[..., None] ** 2 * xp.eye(self.scale.shape[-1], dtype=self.scale.dtype)
 
-    def scatter(
-        self, delta: Float[AnyArray, "component draw dim"], weight: Float[AnyArray, "component draw"]
-    ) -> tuple[Float[AnyArray, "component dim"], ...]:
+    def scatter(self, delta: Deltas, weight: PerComponent) -> tuple[Locations, ...]:
         r"""Return what :meth:`maximise` needs of :math:`S_k=\sum_s\omega_{ks}\,\delta_{ks}\delta_{ks}^\top`."""
         return (namespace(delta).einsum("ks,ksd->kd", weight, delta**2),)
 
     def maximise(
-        self,
-        scatter: tuple[Float[AnyArray, "component dim"], ...],
-        mass: Float[AnyArray, " component"],
-        prior: "Diagonal",
-        strength: Float[AnyArray, ""] | float,
+        self, scatter: tuple[Locations, ...], mass: Weights, prior: "Diagonal", strength: Scalar | float
     ) -> "Diagonal":
         r"""Maximise the expected log likelihood plus the prior: :math:`(S_k+\epsilon\Psi_k)/(N_k+\epsilon)`.
 
@@ -109,13 +103,11 @@ class Full:
         xp = namespace(self.factor)
         return xp.sum(xp.log(xp.abs(xp.diagonal(self.factor, axis1=-2, axis2=-1))), axis=-1)
 
-    def squared_distance(
-        self, x: Float[AnyArray, "draw dim"], location: Float[AnyArray, "component dim"]
-    ) -> Float[AnyArray, "component draw"]:
+    def squared_distance(self, x: Points, location: Locations) -> PerComponent:
         r"""Return :math:`(\theta-\mu)^\top\Sigma^{-1}(\theta-\mu)`."""
         return whitened_squares(x, location, inverse_triangular(namespace(self.factor).tril(self.factor)))
 
-    def transform(self, noise: Float[AnyArray, "draw noise"]) -> Float[AnyArray, "draw dim"]:
+    def transform(self, noise: Float[AnyArray, "draw noise"]) -> Points:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         return noise @ namespace(self.factor).tril(self.factor).T
 
@@ -123,7 +115,7 @@ class Full:
         """Return the spread with all standard deviations multiplied."""
         return Full(factor * self.factor)
 
-    def solve(self, slot: int, delta: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+    def solve(self, slot: int, delta: Points) -> Points:
         r"""Return :math:`\Sigma^{-1}\delta` of one component."""
         inverse = inverse_triangular(namespace(delta).tril(self.factor[slot]))
         return delta @ inverse.T @ inverse
@@ -132,11 +124,11 @@ class Full:
         """Return the spread of one component for each draw."""
         return Full(namespace(self.factor).tril(self.factor)[slots])
 
-    def times(self, noise: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+    def times(self, noise: Points) -> Points:
         """Multiply each draw by its own square root."""
         return (self.factor @ noise[:, :, None])[:, :, 0]
 
-    def times_transposed(self, slope: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+    def times_transposed(self, slope: Points) -> Points:
         """Multiply each draw by its own transposed square root."""
         return (slope[:, None, :] @ self.factor)[:, 0, :]
 
@@ -156,9 +148,7 @@ class Full:
         lower = xp.tril(self.factor)
         return lower @ xp.swapaxes(lower, -1, -2)
 
-    def scatter(
-        self, delta: Float[AnyArray, "component draw dim"], weight: Float[AnyArray, "component draw"]
-    ) -> tuple[Float[AnyArray, "component dim dim"], ...]:
+    def scatter(self, delta: Deltas, weight: PerComponent) -> tuple[Float[AnyArray, "component dim dim"], ...]:
         """Return the scatter matrices.
 
         A matrix times itself is positive definite also where a GPU rounds its factors: this product need not be exact.
@@ -170,9 +160,9 @@ class Full:
     def maximise(
         self,
         scatter: tuple[Float[AnyArray, "component dim dim"], ...],
-        mass: Float[AnyArray, " component"],
+        mass: Weights,
         prior: "Full",
-        strength: Float[AnyArray, ""] | float,
+        strength: Scalar | float,
     ) -> "Full":
         """Maximise as :meth:`Diagonal.maximise` does, over all covariance matrices."""
         covariance = (scatter[0] + strength * prior.covariance()) / (mass + strength)[:, None, None]
@@ -204,9 +194,7 @@ class LowRank:
         _, inner = self._inner_factor()
         return Diagonal(self.scale).log_scale() + xp.log(xp.diagonal(inner, axis1=-2, axis2=-1)).sum(-1)
 
-    def squared_distance(
-        self, x: Float[AnyArray, "draw dim"], location: Float[AnyArray, "component dim"]
-    ) -> Float[AnyArray, "component draw"]:
+    def squared_distance(self, x: Points, location: Locations) -> PerComponent:
         r"""Return :math:`(\theta-\mu)^\top\Sigma^{-1}(\theta-\mu)`."""
         xp = namespace(self.scale)
         scaled, inner = self._inner_factor()
@@ -217,7 +205,7 @@ class LowRank:
         residual = delta - score @ xp.swapaxes(self.factor, -1, -2)
         return ((residual / self.scale[:, None, :]) ** 2).sum(-1) + (score**2).sum(-1)
 
-    def transform(self, noise: Float[AnyArray, "draw noise"]) -> Float[AnyArray, "draw dim"]:
+    def transform(self, noise: Float[AnyArray, "draw noise"]) -> Points:
         r"""Map standard normal noise to draws with covariance :math:`\Sigma`."""
         dim = self.scale.shape[-1]
         return noise[:, :dim] * self.scale + noise[:, dim:] @ self.factor.T
@@ -226,7 +214,7 @@ class LowRank:
         """Return the spread with all standard deviations multiplied."""
         return LowRank(factor * self.scale, factor * self.factor)
 
-    def solve(self, slot: int, delta: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw dim"]:
+    def solve(self, slot: int, delta: Points) -> Points:
         r"""Return :math:`\Sigma^{-1}\delta` of one component."""
         own = LowRank(self.scale[slot], self.factor[slot])
         return (delta - (delta @ own._loading()) @ own.factor.T) / own.scale**2
@@ -253,9 +241,7 @@ class LowRank:
         inverse = inverse_triangular(inner)
         return scaled @ namespace(scaled).swapaxes(inverse, -1, -2) @ inverse
 
-    def scatter(
-        self, delta: Float[AnyArray, "component draw dim"], weight: Float[AnyArray, "component draw"]
-    ) -> tuple[Float[AnyArray, "component dim rank"], Float[AnyArray, "component dim"]]:
+    def scatter(self, delta: Deltas, weight: PerComponent) -> tuple[Float[AnyArray, "component dim rank"], Locations]:
         """Return the scatter times the loading, and the diagonal of the scatter: the matrix itself is never formed."""
         xp = namespace(delta)
         product = xp.swapaxes(delta, -1, -2) @ (weight[..., None] * (delta @ self._loading()))
@@ -263,10 +249,10 @@ class LowRank:
 
     def maximise(
         self,
-        scatter: tuple[Float[AnyArray, "component dim rank"], Float[AnyArray, "component dim"]],
-        mass: Float[AnyArray, " component"],
+        scatter: tuple[Float[AnyArray, "component dim rank"], Locations],
+        mass: Weights,
         prior: "LowRank",
-        strength: Float[AnyArray, ""] | float,
+        strength: Scalar | float,
     ) -> "LowRank":
         r"""Raise the objective of :meth:`Diagonal.maximise` by one EM step of factor analysis.
 

@@ -13,7 +13,7 @@ enough effective draws, in the manner of Koblents & Míguez (2015), and each cov
 
 import numpy as np
 
-from klover.base.shapes import Float
+from klover.base.shapes import PerDraw, Point, Points
 from klover.fitting import em
 from klover.fitting.sample import Sample
 from klover.importance.ratios import temper
@@ -29,12 +29,7 @@ NUM_STEPS = 3
 LOG_NEGLIGIBLE = np.log(1e-10)
 
 
-def begin(
-    generator: np.random.Generator,
-    centre: Float[np.ndarray, " dim"],
-    scale: Float[np.ndarray, " dim"],
-    num_components: int,
-) -> Mixture:
+def begin(generator: np.random.Generator, centre: Point, scale: Point, num_components: int) -> Mixture:
     r"""Spread components over a reference Gaussian, each with its share :math:`1/K` of the volume."""
     dim = len(centre)
     location = centre + scale * generator.standard_normal((num_components, dim))
@@ -44,11 +39,8 @@ def begin(
 
 def adaptive_importance(
     generator: np.random.Generator, evaluator: Evaluator, mixture: Mixture, num_rounds: int, num_draws: int
-) -> tuple[Float[np.ndarray, "draw dim"], Float[np.ndarray, " draw"]]:
-    """Return the draws of all rounds, ``num_draws`` each, and their log-ratios to the deterministic mixture.
-
-    ``mixture`` is the first proposal, from :func:`begin`.
-    """
+) -> tuple[Points, PerDraw]:
+    """Return the draws of all rounds, beginning with a mixture, and their log-ratios to the deterministic mixture."""
     pool = Pool.empty(mixture.dim)
     for _ in range(num_rounds):
         if pool.proposals:
@@ -58,11 +50,11 @@ def adaptive_importance(
     return pool.x, pool.log_ratio
 
 
-def update(mixture: Mixture, x: Float[np.ndarray, "draw dim"], log_ratio: Float[np.ndarray, " draw"]) -> Mixture:
+def update(mixture: Mixture, x: Points, log_ratio: PerDraw) -> Mixture:
     """Move the components by a few EM steps on tempered weights; the mixture stays where no draw has any weight."""
     if not np.isfinite(log_ratio).any():
         return mixture
-    log_weight = temper(log_ratio, DRAWS_PER_PARAMETER * mixture.capacity * (mixture.dim + 1))
+    log_weight = temper(log_ratio, float(DRAWS_PER_PARAMETER * mixture.capacity * (mixture.dim + 1)))
     seen = log_weight > LOG_NEGLIGIBLE + log_weight.max()
     sample = Sample(x[seen], np.exp(log_weight[seen]))
     strength = em.prior_strength(log_weight, mixture.dim)

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from klover.base import optional
-from klover.base.shapes import AnyArray, Float, Int, Key
+from klover.base.shapes import AnyArray, Float, Int, Point, Points, RandomKey, Scalar
 from klover.targets.target import Target
 
-LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
+LogDensity = Callable[[Point], Scalar]
 
 NUM_LEAPFROGS = 10
 START_SCALE = 0.01
@@ -25,27 +25,29 @@ ACCEPTANCE = 0.75
 JITTER = 0.2
 
 
-def start(key: Key[jax.Array, ""], target: Target) -> Float[AnyArray, " dim"]:
+def start(key: RandomKey, target: Target) -> Point:
     """Draw the paper's starting point of a chain."""
     return START_SCALE * jax.random.normal(key, (target.dim,), target.start.dtype)
 
 
+def _jitter(key: Key[jax.Array, ""], size: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+    """Vary a step size: trajectories of one length may be whole periods of a coordinate, which then never mixes."""
+    return size * jax.random.uniform(key, (), size.dtype, 1 - JITTER, 1 + JITTER)
+
+
 def hamiltonian(
-    key: Key[jax.Array, ""],
+    key: RandomKey,
     log_density: LogDensity,
-    position: Float[AnyArray, " dim"],
+    position: Point,
     num_draws: int,
     *,
-    step_size: Float[AnyArray, ""] | float = FIRST_STEP,
+    step_size: Scalar | float = FIRST_STEP,
     num_burn_in: int = NUM_BURN_IN,
     num_adapted: int = NUM_ADAPTED,
-) -> Float[AnyArray, "draw dim"]:
+) -> Points:
     """Run HMC with unit masses: some steps of burn-in, of which the first adapt the step size by dual averaging.
 
-    Parameters
-    ----------
-    step_size
-        Where the adaptation begins; with ``num_adapted=0`` the step size of all steps.
+    With ``num_adapted=0`` all steps have the given size.
     """
     blackjax = optional.blackjax()
     kernel = blackjax.mcmc.hmc.build_kernel()
@@ -54,9 +56,7 @@ def hamiltonian(
 
     def move(state, step_key, size):
         key_size, key_move = jax.random.split(step_key)
-        # Trajectories of one length may be whole periods of a coordinate, which then never mixes.
-        size = size * jax.random.uniform(key_size, (), position.dtype, 1 - JITTER, 1 + JITTER)
-        return kernel(key_move, state, log_density, size, masses, NUM_LEAPFROGS)
+        return kernel(key_move, state, log_density, _jitter(key_size, size), masses, NUM_LEAPFROGS)
 
     def adapt(carry, inputs):
         state, adaptation = carry
@@ -85,30 +85,20 @@ def hamiltonian(
 
 
 def adapted(
-    key: Key[jax.Array, ""],
+    key: RandomKey,
     log_density: LogDensity,
-    position: Float[AnyArray, " dim"],
+    position: Point,
     num_draws: int,
     *,
     algorithm: str = "nuts",
     num_warmup: int = NUM_BURN_IN,
     budget: float | int = math.inf,
     **options: Any,
-) -> tuple[Float[AnyArray, "draw dim"], Int[AnyArray, " draw"], Int[AnyArray, ""]]:
-    """Run NUTS or HMC, with Stan's windows to adapt the step size and the diagonal masses.
+) -> tuple[Points, Int[AnyArray, " draw"], Int[AnyArray, ""]]:
+    """Run ``"nuts"`` or ``"hmc"``, with Stan's windows to adapt the step size and the diagonal masses.
 
-    Parameters
-    ----------
-    algorithm
-        ``"nuts"`` or ``"hmc"``.
-    budget
-        Leapfrog steps, the warm-up included, after which the chain stays where it is.
-    **options
-        Further options of blackjax's algorithm.
-
-    Returns
-    -------
-    Positions, the leapfrog steps that each took (0 once the budget is spent), and those of the warm-up.
+    Return positions, the leapfrog steps that each took, and those of the warm-up. When the steps of both exceed the
+    ``budget``, the chain stays where it is. ``options`` are those of blackjax's algorithm.
     """
     blackjax = optional.blackjax()
     kernel = getattr(blackjax, algorithm)
@@ -119,10 +109,12 @@ def adapted(
     # The number of steps has no place in the annotation of ``run``.
     run: Any = warmup.run
     (state, parameters), num_warmup_steps = run(key_warmup, position, num_warmup)
-    step, spent = kernel(log_density, **parameters).step, jnp.sum(num_warmup_steps)
+    spent = jnp.sum(num_warmup_steps)
 
     def move(state, step_key):
-        state, info = step(step_key, state)
+        key_size, key_move = jax.random.split(step_key)
+        jittered = {**parameters, "step_size": _jitter(key_size, parameters["step_size"])}
+        state, info = kernel(log_density, **jittered).step(key_move, state)
         return state, jnp.asarray(info.num_integration_steps, spent.dtype)
 
     def draw(carry, step_key):
@@ -136,7 +128,7 @@ def adapted(
     return x, num_steps, spent
 
 
-def effective_draws(x: Float[AnyArray, "chain draw dim"]) -> Float[AnyArray, ""]:
+def effective_draws(x: Float[AnyArray, "chain draw dim"]) -> Scalar:
     """Smallest effective number of draws over all coordinates, between and within chains."""
     halves = x.reshape(2 * x.shape[0], -1, x.shape[-1])
     return jnp.min(optional.blackjax().diagnostics.effective_sample_size(halves))

@@ -51,36 +51,35 @@ class Split:
     target_scale: float
 
 
+def read_shipped(name: str) -> bytes:
+    """Return the content of a file that comes with the package."""
+    return (importlib.resources.files("klover.paper") / "data" / name).read_bytes()
+
+
 def load(name: str) -> Dataset:
     """Load a data set that is shipped with the package: ``"wine"`` (the red wines), or another of ``DATASETS``."""
     check_choice("name", name, DATASETS)
-    file = importlib.resources.files("klover.paper") / "data" / f"{name}.csv.xz"
-    content = lzma.decompress(file.read_bytes())
+    content = lzma.decompress(read_shipped(f"{name}.csv.xz"))
     checksum = hashlib.sha256(content).hexdigest()
     if checksum != CHECKSUMS[name]:
         raise ValueError(
-            f"{file.name} must hold a CSV with SHA-256 {CHECKSUMS[name]}, got {checksum}. Install the package again."
+            f"{name}.csv.xz must hold a CSV with SHA-256 {CHECKSUMS[name]}, got {checksum}. Install the package again."
         )
     header, *lines = content.decode("ascii").splitlines()
     values = np.loadtxt(lines, delimiter=",")
     return Dataset(name, values[:, :-1], values[:, -1], tuple(header.split(",")[:-1]))
 
 
+def rows(seed: int, num_rows: int) -> list[np.ndarray]:
+    """Choose the rows of a split: those for training, and those for testing."""
+    # The legacy generator and the rounding are those of the paper's code: any other choice gives other test rows.
+    return np.split(np.random.RandomState(seed).permutation(num_rows), [round(0.9 * num_rows)])
+
+
 def split(dataset: Dataset, seed: int) -> Split:
     """Draw a split: nine tenths of the rows for training, the rest for testing; the paper has the seeds 1 to 20."""
-    num_rows = len(dataset.target)
-    # The legacy generator and the rounding are those of the paper's code: any other choice gives other test rows.
-    order = np.random.RandomState(seed).permutation(num_rows)
-    train, test = np.split(order, [round(0.9 * num_rows)])
-    features_mean = dataset.features[train].mean(axis=0)
-    features_scale = dataset.features[train].std(axis=0)
-    target_mean = float(dataset.target[train].mean())
-    target_scale = float(dataset.target[train].std())
-    return Split(
-        train_features=(dataset.features[train] - features_mean) / features_scale,
-        train_target=(dataset.target[train] - target_mean) / target_scale,
-        test_features=(dataset.features[test] - features_mean) / features_scale,
-        test_target=(dataset.target[test] - target_mean) / target_scale,
-        target_mean=target_mean,
-        target_scale=target_scale,
-    )
+    train, test = rows(seed, len(dataset.target))
+    mean, scale = dataset.features[train].mean(axis=0), dataset.features[train].std(axis=0)
+    target_mean, target_scale = float(dataset.target[train].mean()), float(dataset.target[train].std())
+    features, target = (dataset.features - mean) / scale, (dataset.target - target_mean) / target_scale
+    return Split(features[train], target[train], features[test], target[test], target_mean, target_scale)

@@ -8,6 +8,7 @@ interrupted and resumed draws what an uninterrupted one draws.
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import threading
@@ -22,6 +23,7 @@ from klover.paper import failure_modes, methods, problems, tuning
 from klover.paper.datasets import DATASETS
 from klover.paper.measurements import Cell, Results
 from klover.paper.models import MODELS
+from klover.paper.published import CHAINS
 
 FAILURE_SEEDS = (1, 2, 3)
 VIEWS = {"blr-noIS": "blr", "bnn-noIS": "bnn", "heavy-noIS": "heavy"}
@@ -50,11 +52,8 @@ def plan(
     """List the cells of a table; ``tuned`` replaces the hyperparameters that come with the package."""
     if table == "failure-modes":
         names = [name for name in failure_modes.METHODS if chosen_methods is None or name in chosen_methods]
-        return [
-            Cell(table, property_name, name, FAILURE_SEEDS, seed)
-            for property_name in failure_modes.PROPERTIES
-            for name in names
-        ]
+        pairs = itertools.product(failure_modes.PROPERTIES, names)
+        return [Cell(table, property_name, name, FAILURE_SEEDS, seed) for property_name, name in pairs]
     if table == "wall-clock":
         return [Cell(table, "boston", name, (1, 20), seed) for name in WALL_CLOCK_METHODS]
     names = VIEWED_METHODS if table in VIEWS else methods.METHODS
@@ -68,14 +67,11 @@ def plan(
     ]
 
 
-def batches(cell: Cell) -> Iterator[Cell]:
+def batches(cell: Cell) -> list[Cell]:
     """Cut a cell into parts that fit the memory: on a CPU, neural networks go one split at a time."""
-    is_large = cell.table == "bnn" and jax.default_backend() == "cpu"
-    if not is_large:
-        yield cell
-        return
-    for split in cell.splits:
-        yield dataclasses.replace(cell, splits=(split,))
+    if cell.table != "bnn" or jax.default_backend() != "cpu":
+        return [cell]
+    return [dataclasses.replace(cell, splits=(split,)) for split in cell.splits]
 
 
 def compute(cell: Cell) -> list[dict[str, Any]]:
@@ -110,26 +106,18 @@ def _key(cell: Cell) -> jax.Array:
 
 def _row(cell: Cell, scores: problems.Scores, seconds: np.ndarray, which: int) -> dict[str, Any]:
     names = ("log_of_mean", "mean_of_logs", "log_of_mean_is", "mean_of_logs_is", "pareto_k", "ess")
-    extra = [name for name in scores if name not in names]
-    values = {name: _number(scores[name][which]) if name in scores else None for name in (*names, *extra)}
-    kind = "chains" if cell.method in ("hmc", "hmc3", "nuts") else "importance"
-    is_particles = cell.method == "refine" and cell.table == "bnn"
-    return {
-        "table": cell.table,
-        "dataset": cell.dataset,
-        "method": cell.method,
-        "split": cell.splits[which],
-        **values,
-        "seconds": float(seconds[which]),
-        "seed": cell.seed,
-        "kind": "particles" if is_particles else kind,
-    }
+    found = dict.fromkeys(names, np.nan) | {name: float(values[which]) for name, values in scores.items()}
+    # JSON has neither NaN nor infinities.
+    numbers = {name: value if np.isfinite(value) else None for name, value in found.items()}
+    kind = "chains" if cell.method in CHAINS else "importance"
+    if cell.method == "refine" and cell.table == "bnn":
+        kind = "particles"
+    return _line(cell, cell.splits[which], **numbers, seconds=float(seconds[which]), kind=kind)
 
 
-def _number(value) -> float | None:
-    """Return a number that JSON can hold."""
-    number = float(value)
-    return number if np.isfinite(number) else None
+def _line(cell: Cell, split: int, **found: Any) -> dict[str, Any]:
+    names = {"table": cell.table, "dataset": cell.dataset, "method": cell.method, "split": split}
+    return {**names, **found, "seed": cell.seed}
 
 
 def wall_clock(cell: Cell, size: int) -> dict[str, Any]:
@@ -137,48 +125,26 @@ def wall_clock(cell: Cell, size: int) -> dict[str, Any]:
     problem = problems.load("bnn", "boston", tuple(range(1, size + 1)))
     choices = methods.Choices(num_steps=200, num_draws_per_step=100)
     seconds = methods.time_component(cell.method, jax.random.split(_key(cell), size), problem, choices)
-    return {
-        "table": "wall-clock",
-        "dataset": "boston",
-        "method": cell.method,
-        "split": size,
-        "batch": size,
-        "num_steps": choices.num_steps,
-        "seconds": seconds,
-        "seed": cell.seed,
-    }
+    return _line(cell, size, batch=size, num_steps=choices.num_steps, seconds=seconds)
 
 
 def run(
-    cells: list[Cell],
-    results: Results,
-    num_jobs: int,
-    set_up: Callable[[str], None],
-    tell: Callable[[Cell, int], None],
+    cells: list[Cell], results: Results, num_jobs: int, set_up: Callable[[str], None], tell: Callable[[Cell, int], None]
 ) -> None:
-    """Compute what is missing of all cells.
+    """Compute what is missing of all cells, in ``num_jobs`` processes; only this one writes, and uses a GPU.
 
-    Parameters
-    ----------
-    cells, results
-        What to compute, and where lines go.
-    num_jobs
-        Processes that work side by side; only this one writes, and only this one uses a GPU.
-    set_up
-        Called in each of the others with the name of their device, ``"cpu"``; it must be importable.
-    tell
-        Called with each cell, or part of it, and the number of its splits when it is done.
+    The others call ``set_up``, which must be importable, with the name of their device, ``"cpu"``. When a cell, or a
+    part of it, is done, ``tell`` is called with it and with the number of its splits.
     """
     parts = [part for cell in cells for part in batches(results.missing(cell)) if part.splits]
     # Times are taken alone, at the end.
     alone = [part for part in parts if num_jobs == 1 or part.table == "wall-clock"]
     shared = [part for part in parts if part not in alone]
-    if shared:
-        for part, rows in _side_by_side(shared, num_jobs, set_up):
-            results.add(rows)
-            tell(part, len(part.splits))
-    for part in alone:
-        results.add(compute(part))
+    done = itertools.chain(
+        _side_by_side(shared, num_jobs, set_up) if shared else (), ((part, compute(part)) for part in alone)
+    )
+    for part, rows in done:
+        results.add(rows)
         tell(part, len(part.splits))
 
 

@@ -166,17 +166,9 @@ def measure(method: str, property: str, seed: int) -> dict[str, Any]:
     column = COLUMNS[property]
     began = time.perf_counter()
     x, weight, num_evaluations = samplers.METHODS[method](seed, column.build(), REFERENCE_SCALE)
-    value = column.error(x, weight)
-    return {
-        "table": "failure-modes",
-        "property": property,
-        "method": method,
-        "target": column.target,
-        "measure": column.measure,
-        "value": value if np.isfinite(value) else None,
-        "threshold": column.threshold,
-        "passed": bool(value <= column.threshold),
-        "seed": seed,
-        "seconds": time.perf_counter() - began,
-        "num_evaluations": num_evaluations,
-    }
+    value, threshold = column.error(x, weight), column.threshold
+    names = {"table": "failure-modes", "property": property, "method": method}
+    words = {"target": column.target, "measure": column.measure}
+    found = {"value": value if np.isfinite(value) else None, "threshold": threshold, "passed": bool(value <= threshold)}
+    spent = {"seed": seed, "seconds": time.perf_counter() - began, "num_evaluations": num_evaluations}
+    return {**names, **words, **found, **spent}

@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float, Key
+from klover.base.shapes import AnyArray, Float, RandomKey
 from klover.boosting import rounds, sources
 from klover.boosting.rounds import BoostInfo, BoostState
-from klover.boosting.settings import Settings
+from klover.boosting.settings import CLOSED_FORM, Settings
 from klover.fitting import em
 from klover.fitting.sample import Sample
 from klover.importance.ratios import normalise
@@ -46,7 +46,7 @@ RESIDUAL_GRID = 160
 NEGLIGIBLE = -15.0
 """Where both log densities are below this the residual compares nothing with nothing: in all, a mass below 1e-4."""
 
-_EM = Settings(family=Family("normal"), fitter="em", newcomer="gain", weights="newton", update="all", draws="current")
+_EM = dataclasses.replace(CLOSED_FORM, family=Family("normal"))
 # As in Miller et al. (2017): the rest stays as it is while a newcomer and its weight are fitted. Correcting all weights
 # by the projected gradient would take most of the time of a figure.
 _ADAM = Settings(
@@ -77,11 +77,9 @@ TARGETS = {
 
 @functools.lru_cache(maxsize=4)
 def runs(name: str, settings: Settings, seeds: range) -> list[BoostState]:
-    """Boost on one of :data:`TARGETS` from every seed in one vmapped program; two figures may share the runs.
+    """Boost on one of :data:`TARGETS` from every seed in one program; return the states after K = 1, 2, ...
 
-    Returns
-    -------
-    The states after K = 1, 2, ..., with a leading seed axis.
+    They have a leading axis of seeds, and two figures may share them.
     """
     make, box = TARGETS[name]
     target, cover = make(), diffuse(*box, family=settings.family)
@@ -99,7 +97,7 @@ def runs(name: str, settings: Settings, seeds: range) -> list[BoostState]:
     return states
 
 
-def _begin(key: Key[jax.Array, ""], target: Target, cover: Mixture, settings: Settings) -> tuple[BoostState, BoostInfo]:
+def _begin(key: RandomKey, target: Target, cover: Mixture, settings: Settings) -> tuple[BoostState, BoostInfo]:
     """Fit the first component by the divergence of the settings, and keep the cover as the anchor of later rounds."""
     key_init, key_fit, key_draw = jax.random.split(key, 3)
     if settings.divergence == "reverse":
@@ -110,7 +108,7 @@ def _begin(key: Key[jax.Array, ""], target: Target, cover: Mixture, settings: Se
     return BoostState(mixture, draws, cover), info
 
 
-def _fit_first(key: Key[jax.Array, ""], target: Target, cover: Mixture, settings: Settings) -> Mixture:
+def _fit_first(key: RandomKey, target: Target, cover: Mixture, settings: Settings) -> Mixture:
     """Fit one component by the forward KL, begun at the cover: for a Gaussian, match the moments of the target.
 
     The first draws come from a cover that may be hundreds of times too wide; the next ones also from what they gave.
@@ -118,8 +116,7 @@ def _fit_first(key: Key[jax.Array, ""], target: Target, cover: Mixture, settings
 
     def fit(mixture, key_draw):
         draws = sources.draw_defended(key_draw, target, mixture, cover, settings.num_round_draws)
-        weight = jnp.exp(normalise(draws.log_ratio))
-        sample = Sample(draws.x, weight)
+        sample = Sample(draws.x, jnp.exp(normalise(draws.log_ratio)))
         return em.fit(mixture, sample, settings.steps, is_df_fitted=settings.family.is_df_fitted), None
 
     return jax.lax.scan(fit, cover, jax.random.split(key, NUM_FIRST_FITS))[0]
@@ -138,23 +135,16 @@ def cut_forward_kl(mixture: Mixture) -> Float[np.ndarray, " seed"]:
     return np.array([simulations.forward_kl_by_quadrature(target, one, -limit, limit, points) for one in each])
 
 
-def _own_moment_errors(state: BoostState) -> Float[AnyArray, "2"]:
-    """Mean squared errors, over the coordinates, of the first and second moments of q itself (no draws)."""
-    mixture = state.mixture
-    variance = jnp.diagonal(mixture.components.covariance(), axis1=-2, axis2=-1)
-    first = mixture.weights @ mixture.components.location
-    return _moment_errors(first, mixture.weights @ (mixture.components.location**2 + variance))
+def _moment_errors(state: BoostState) -> Float[AnyArray, "measure 2"]:
+    """Mean squared errors, over the coordinates, of the first and second moments.
 
-
-def _weighted_moment_errors(state: BoostState) -> Float[AnyArray, "2"]:
-    """Mean squared errors of the moments by importance sampling on the fresh draws that end a round."""
-    weight = jnp.exp(normalise(state.draws.log_ratio))
-    return _moment_errors(weight @ state.draws.x, weight @ state.draws.x**2)
-
-
-def _moment_errors(first: Float[AnyArray, " dim"], second: Float[AnyArray, " dim"]) -> Float[AnyArray, "2"]:
-    exact_first, exact_second = simulations.twenty_mode_moments()
-    return jnp.stack([jnp.mean((first - exact_first) ** 2), jnp.mean((second - exact_second) ** 2)])
+    First by importance sampling on the fresh draws that end a round, then of q itself (no draws).
+    """
+    weight, components = jnp.exp(normalise(state.draws.log_ratio)), state.mixture.components
+    variance = jnp.diagonal(components.covariance(), axis1=-2, axis2=-1)
+    drawn = weight @ state.draws.x, weight @ state.draws.x**2
+    own = state.mixture.mean(), state.mixture.weights @ (components.location**2 + variance)
+    return jnp.mean((jnp.asarray([drawn, own]) - jnp.asarray(simulations.twenty_mode_moments())) ** 2, axis=-1)
 
 
 def _band(values: Float[np.ndarray, "round seed"]) -> Numbers:
@@ -252,18 +242,13 @@ def gmm20_residual(seed: int, num_seeds: int) -> Numbers:
 def gmm20_moments(seed: int, num_seeds: int) -> Numbers:
     """KL(p‖q_K) and squared errors of the first two moments against K, on the twenty-mode mixture."""
     numbers: Numbers = {}
-    forward_kl = jax.jit(jax.vmap(simulations.twenty_mode_forward_kl))
-    measures = {
-        "importance sampling": jax.jit(jax.vmap(_weighted_moment_errors)),
-        "moments of q": jax.jit(jax.vmap(_own_moment_errors)),
-    }
+    forward_kl, errors = (jax.jit(jax.vmap(each)) for each in (simulations.twenty_mode_forward_kl, _moment_errors))
     for name, settings in (("reverse", MODES_REVERSE), ("forward", MODES_FORWARD)):
         states = runs("twenty modes", settings, range(seed, seed + num_seeds))
         numbers[name] = {"KL(p|q)": _band(np.array([forward_kl(state.mixture) for state in states]))}
-        for measure, errors in measures.items():
-            values = np.array([errors(state) for state in states])
-            bands = {moment: _band(values[..., which]) for which, moment in enumerate(MOMENTS)}
-            numbers[name][measure] = bands
+        values = np.array([errors(state) for state in states])
+        for which, measure in enumerate(("importance sampling", "moments of q")):
+            numbers[name][measure] = {moment: _band(values[:, :, which, i]) for i, moment in enumerate(MOMENTS)}
     numbers["caption"] = (
         "Twenty-mode mixture: KL(p‖q_K) by Gauss-Hermite quadrature around each mode, and squared errors (mean over "
         "the two coordinates) of the first and second moments: by importance sampling with draws of q_K, and of q_K "

@@ -47,18 +47,9 @@ DPI = 150
 
 
 def draw(name: str, out: Path, seed: int = 0, num_seeds: int = 20) -> list[Path]:
-    """Compute and draw one figure; write ``NAME.png``, ``NAME.pdf`` and ``NAME.json``, and return their paths.
+    """Compute and draw one of :data:`FIGURES`; write ``NAME.png``, ``NAME.pdf`` and ``NAME.json``, return their paths.
 
-    Parameters
-    ----------
-    name
-        A key of :data:`FIGURES`.
-    out
-        Folder for the files; made where it is missing.
-    seed
-        The first seed. Figures that show single runs show this one.
-    num_seeds
-        Number of seeds behind medians and bands.
+    Figures that show single runs show that of ``seed``, the first of the seeds behind medians and bands.
     """
     check_choice("name", name, FIGURES)
     check_count("num_seeds", num_seeds, 1, "The paper's figures use 20.")

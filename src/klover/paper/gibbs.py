@@ -19,11 +19,9 @@ def sample_linear_regression(rng: np.random.Generator, split: Split, num_draws: 
     return {"alpha": draws["lambda"], "tau": draws["tau"], "w": draws["w"]}
 
 
-def sample_heavy_tailed_regression(
-    rng: np.random.Generator, split: Split, num_draws: int, prior_seed: int = 0
-) -> dict[str, np.ndarray]:
+def sample_heavy_tailed_regression(rng: np.random.Generator, split: Split, num_draws: int) -> dict[str, np.ndarray]:
     """Draw from the posterior with the heavy-tailed prior; arrays ``tau``, ``w``."""
-    inverse = np.linalg.inv(prior_factor(split.train_features.shape[1] + 1, prior_seed))
+    inverse = np.linalg.inv(prior_factor(split.train_features.shape[1] + 1))
     draws = _sample(rng, split, inverse @ inverse.T, PRIOR_DF / 2, PRIOR_DF / 2, num_draws)
     return {"tau": draws["tau"], "w": draws["w"]}
 

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float, Int, Key
+from klover.base.shapes import Count, Float, Key, PerDraw, Points, RandomKey
 from klover.boosting import newcomer, rounds, sources
 from klover.boosting.settings import Settings
+from klover.fitting.divergences import PAPER_LOG_EPSILON
 from klover.fitting.simplex import forward_weights
 from klover.importance import psis
 from klover.importance.ratios import normalise
@@ -39,8 +40,6 @@ NUM_STARTS = 1000
 NUM_TIMINGS = 5
 NUM_REMAINDER_CHAINS = 100
 NUM_REMAINDER_DRAWS = 20
-LOG_EPSILON = -10.0
-"""log ε of the paper's smoothed residual; without it the search for a newcomer runs away into the tails of p/q."""
 
 FAST_COMPILATION: dict[str, Any] = {"xla_backend_optimization_level": 1}
 """Half the time to compile on a CPU; what is compiled runs as fast."""
@@ -64,8 +63,8 @@ class Choices:
 
 
 def boosted(
-    key: Key[jax.Array, ""], target: Target, settings: Settings, start: str, num_components: Int[AnyArray, ""] | int
-) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
+    key: RandomKey, target: Target, settings: Settings, start: str, num_components: Count
+) -> tuple[Points, PerDraw]:
     """Run the paper's algorithm for one target; return draws and log importance ratios.
 
     ``num_components`` may be traced, and smaller than that of the settings: two and three components are one program.
@@ -77,16 +76,12 @@ def boosted(
     return _draw(key_draws, target, state.mixture)
 
 
-def _draw(
-    key: Key[jax.Array, ""], target: Target, mixture: Mixture
-) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
+def _draw(key: RandomKey, target: Target, mixture: Mixture) -> tuple[Points, PerDraw]:
     x, log_q = mixture.sample_and_log_prob(key, NUM_DRAWS)
     return x, evaluate(target, x)[0] - log_q
 
 
-def boosted_by_chains(
-    key: Key[jax.Array, ""], target: Target, settings: Settings
-) -> tuple[Float[AnyArray, "draw dim"], Float[AnyArray, " draw"]]:
+def boosted_by_chains(key: RandomKey, target: Target, settings: Settings) -> tuple[Points, PerDraw]:
     r"""Boost on the remainder, which chains of HMC sample once a round (appendix "Minimizing the Remainder").
 
     The remainder :math:`p/q_{i-1}` need not be integrable where q has the lighter tails, so the chains sample
@@ -110,10 +105,10 @@ def boosted_by_chains(
     return _draw(key_draws, target, mixture)
 
 
-def _remainder_draws(key: Key[jax.Array, ""], target: Target, mixture: Mixture) -> Float[AnyArray, "draw dim"]:
+def _remainder_draws(key: RandomKey, target: Target, mixture: Mixture) -> Points:
     key_start, key_chains = jax.random.split(key)
     start, log_q = mixture.sample_and_log_prob(key_start, NUM_REMAINDER_CHAINS)
-    log_epsilon = jnp.mean(log_q) + LOG_EPSILON
+    log_epsilon = jnp.mean(log_q) + PAPER_LOG_EPSILON
 
     def log_remainder(point):
         return target.log_prob(point) - jnp.logaddexp(mixture.log_prob(point[None])[0], log_epsilon)
@@ -129,7 +124,7 @@ def _remainder_draws(key: Key[jax.Array, ""], target: Target, mixture: Mixture) 
 
 ONE = Settings(max_components=1, num_round_draws=NUM_ROUND_DRAWS)
 THREE = dataclasses.replace(ONE, max_components=3)
-SMOOTHED = dataclasses.replace(THREE, log_epsilon=LOG_EPSILON)
+SMOOTHED = dataclasses.replace(THREE, log_epsilon=PAPER_LOG_EPSILON)
 BOOSTED = {
     "rkl-vi": ("reverse", 1, dataclasses.replace(ONE, divergence="reverse")),
     "rkl-vb2": ("reverse", 2, dataclasses.replace(SMOOTHED, divergence="reverse")),
@@ -161,8 +156,10 @@ def solve(method: str, keys: Keys, problem: Problem, choices: Choices) -> tuple[
     num_components = jnp.asarray(BOOSTED[method][1] if method in BOOSTED else 0)
     arguments = keys, problem.targets, num_components
     program = jax.jit(jax.vmap(_fit(method, problem.table, choices), in_axes=(0, 0, None))).lower(*arguments)
-    result, seconds = _timed(program.compile(FAST_COMPILATION), *arguments)
-    return _scores(problem, *result), np.full(len(problem), seconds / len(problem))
+    (x, found), seconds = _timed(program.compile(FAST_COMPILATION), *arguments)
+    # Chains have an effective number of draws instead of log ratios.
+    scores = problem.score(x, found) if found.ndim == 2 else {**problem.score(x), "ess": found}
+    return scores, np.full(len(problem), seconds / len(problem))
 
 
 def time_component(method: str, keys: Keys, problem: Problem, choices: Choices) -> float:
@@ -180,13 +177,6 @@ def _timed(program: Any, *arguments) -> tuple[Any, float]:
         began = time.perf_counter()
         result = jax.block_until_ready(program(*arguments))
         return result, time.perf_counter() - began
-
-
-def _scores(problem: Problem, x: AnyArray, extra: AnyArray) -> Scores:
-    """Score weighted draws by log ratios, or chains by their effective number of draws."""
-    if extra.ndim == 2:
-        return problem.score(x, extra)
-    return {**problem.score(x), "ess": extra}
 
 
 def _fit(method: str, table: str, choices: Choices) -> Callable:
@@ -233,14 +223,13 @@ def _refined(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.ndarray, " 
         fits.append(refine(keys[which], target, num_draws=NUM_REFINED_DRAWS, progress=False))
         seconds.append(time.perf_counter() - began)
     x, log_ratio = (jnp.stack([jnp.asarray(getattr(fit.draws, name)) for fit in fits]) for name in ("x", "log_ratio"))
-    return _scores(problem, x, log_ratio), np.array(seconds)
+    return problem.score(x, log_ratio), np.array(seconds)
 
 
 def _refined_particles(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.ndarray, " split"]]:
     """Carry particles, as refine does in so many dimensions, for all splits at once."""
-    key_field, key_tail, key_carry = (
-        jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number) for number in range(3)
-    )
+    fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+    key_field, key_tail, key_carry = (fold(keys, number) for number in range(3))
     escalation.compile_ahead(keys, problem.targets)
     with ALONE:
         began = time.perf_counter()
@@ -253,16 +242,9 @@ def _refined_particles(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.n
         return psis.pareto_k(evaluate(target, x)[0] - log_q)
 
     pareto_k = jax.jit(jax.vmap(tail_index))(key_tail, problem.targets, begins)
-    draws = [
-        escalation.as_draws(problem.target(which), arrived, sweeps, which, pareto_k[which])
-        for which in range(len(problem))
-    ]
-    scores = problem.score(jnp.stack([jnp.asarray(each.x) for each in draws]))
-    found = {
-        "pareto_k": pareto_k,
-        "ess": np.array([float(each.ess) for each in draws]),
-        "log_evidence": np.array([float(each.log_evidence) for each in draws]),
-        "log_evidence_spread": np.array([each.spread for each in draws]),
-        "drift": np.array([float(each.drift) for each in draws]),
-    }
-    return {**scores, **found}, np.full(len(problem), seconds / len(problem))
+    each = range(len(problem))
+    draws = [escalation.as_draws(problem.target(one), arrived, sweeps, one, pareto_k[one]) for one in each]
+    scores = {**problem.score(jnp.stack([jnp.asarray(each.x) for each in draws])), "pareto_k": pareto_k}
+    names = {"ess": "ess", "log_evidence": "log_evidence", "log_evidence_spread": "spread", "drift": "drift"}
+    scores |= {name: np.array([float(getattr(each, field)) for each in draws]) for name, field in names.items()}
+    return scores, np.full(len(problem), seconds / len(problem))

@@ -5,14 +5,14 @@ All have likelihood :math:`y\sim\mathrm N(\phi(x,w),1/\tau)` with an intercept a
 part of the log density. Features and target are standardised.
 """
 
-import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, Scalar
 from klover.paper.datasets import Split
 from klover.targets.target import Target
 
@@ -26,41 +26,32 @@ def design(features: np.ndarray) -> np.ndarray:
     return np.column_stack([features, np.ones(len(features))])
 
 
-def prior_factor(num_weights: int, seed: int = 0) -> np.ndarray:
+def prior_factor(num_weights: int) -> np.ndarray:
     """Draw the fixed matrix A of the heavy-tailed prior, entries N(0, 1)."""
-    return np.random.RandomState(seed).standard_normal((num_weights, num_weights))  # noqa: NPY002
+    return np.random.RandomState(0).standard_normal((num_weights, num_weights))  # noqa: NPY002
 
 
-def _log_gamma_prior(log_value: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+def _log_gamma_prior(log_value: Scalar) -> Scalar:
     """Log density of log τ where τ ~ Gamma(1, 0.1): shape 1 has no further constant."""
     return np.log(GAMMA_RATE) + GAMMA_SHAPE * log_value - GAMMA_RATE * jnp.exp(log_value)
 
 
-@dataclasses.dataclass(frozen=True)
-class _LeastSquares:
-    r"""All that a linear likelihood needs of the data: :math:`\|y-Xw\|^2=\|y-X\hat w\|^2+\|X(w-\hat w)\|^2`.
+def _least_squares(split: Split) -> tuple[Callable[..., Scalar], int]:
+    r"""Return the log likelihood of the weights and the log precision of a linear model, and the number of weights.
 
-    An evaluation then costs as much as the weights are many, not as the rows are.
+    Since :math:`\|y-Xw\|^2=\|y-X\hat w\|^2+\|R(w-\hat w)\|^2` with X = QR, an evaluation costs as much as the weights
+    are many, not as the rows are.
     """
+    inputs, outputs = design(split.train_features), split.train_target
+    fitted = np.linalg.lstsq(inputs, outputs, rcond=None)[0]
+    root, best = jnp.asarray(np.linalg.qr(inputs, mode="r")), jnp.asarray(fitted)
+    smallest = jnp.asarray(np.sum((outputs - inputs @ fitted) ** 2))
 
-    root: Float[AnyArray, "weight weight"]
-    best: Float[AnyArray, " weight"]
-    smallest: Float[AnyArray, ""]
-    num_rows: int
+    def log_likelihood(weights, log_tau):
+        square = smallest + jnp.sum((root @ (weights - best)) ** 2)
+        return 0.5 * len(outputs) * (log_tau - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_tau) * square
 
-    @classmethod
-    def of(cls, split: Split) -> "_LeastSquares":
-        """Fit by least squares; the root is R of X = QR."""
-        inputs, outputs = design(split.train_features), split.train_target
-        best = np.linalg.lstsq(inputs, outputs, rcond=None)[0]
-        root = np.linalg.qr(inputs, mode="r")
-        smallest = np.sum((outputs - inputs @ best) ** 2)
-        return cls(jnp.asarray(root), jnp.asarray(best), jnp.asarray(smallest), len(outputs))
-
-    def log_likelihood(self, weights: Float[AnyArray, " weight"], log_tau: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
-        """Log likelihood of the weights and the log precision."""
-        square = self.smallest + jnp.sum((self.root @ (weights - self.best)) ** 2)
-        return 0.5 * self.num_rows * (log_tau - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_tau) * square
+    return log_likelihood, inputs.shape[1]
 
 
 def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Target:
@@ -68,31 +59,28 @@ def linear_regression(split: Split, names: tuple[str, ...] | None = None) -> Tar
 
     ``names`` are those of the features, for tables.
     """
-    data = _LeastSquares.of(split)
-    num_weights = data.best.shape[0]
+    log_likelihood, num_weights = _least_squares(split)
 
     def logdensity(position):
         weights, log_alpha, log_tau = position["w"], position["log_alpha"], position["log_tau"]
         log_prior = 0.5 * num_weights * (log_alpha - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_alpha) * weights @ weights
         hyper = _log_gamma_prior(log_alpha) + _log_gamma_prior(log_tau)
-        return data.log_likelihood(weights, log_tau) + log_prior + hyper
+        return log_likelihood(weights, log_tau) + log_prior + hyper
 
     def constrain(position):
         return {"alpha": jnp.exp(position["log_alpha"]), "tau": jnp.exp(position["log_tau"]), "w": position["w"]}
 
     example = {"w": jnp.zeros(num_weights), "log_alpha": 0.0, "log_tau": 0.0}
-    return Target(logdensity, example, constrain=constrain, names=_names(("alpha", "tau"), names))
+    return Target(logdensity, example, constrain=constrain, names=names and ("alpha", "tau", *names, "intercept"))
 
 
-def neural_network(split: Split, num_hidden: int | None = None) -> Target:
+def neural_network(split: Split) -> Target:
     r"""One hidden layer of ReLU units, :math:`y\sim\mathrm N(v^\top\mathrm{relu}(Ux+a)+b,1/\tau)`; prior as above.
 
-    All weights and biases are :math:`\mathrm N(0,1/\alpha)`; d = 50 (features + 2) + 3, 753 for Boston. There are
-    50 hidden units where ``num_hidden`` is None.
+    All weights and biases are :math:`\mathrm N(0,1/\alpha)`; d = 50 (features + 2) + 3, 753 for Boston.
     """
-    num_hidden = num_hidden or NUM_HIDDEN
     inputs, outputs = jnp.asarray(design(split.train_features)), jnp.asarray(split.train_target)
-    num_weights = num_hidden * (inputs.shape[1] + 1) + 1
+    num_weights = NUM_HIDDEN * (inputs.shape[1] + 1) + 1
 
     def logdensity(position):
         log_alpha, log_tau = position["log_alpha"], position["log_tau"]
@@ -104,18 +92,13 @@ def neural_network(split: Split, num_hidden: int | None = None) -> Target:
         log_likelihood = 0.5 * size * (log_tau - np.log(2 * np.pi)) - 0.5 * jnp.exp(log_tau) * error
         return log_likelihood + log_prior + _log_gamma_prior(log_alpha) + _log_gamma_prior(log_tau)
 
-    example = {
-        "hidden": np.zeros((inputs.shape[1], num_hidden)),
-        "log_alpha": 0.0,
-        "log_tau": 0.0,
-        "output": np.zeros(num_hidden + 1),
-    }
-    return Target(logdensity, example)
+    layers = {"hidden": np.zeros((inputs.shape[1], NUM_HIDDEN)), "output": np.zeros(NUM_HIDDEN + 1)}
+    return Target(logdensity, {**layers, "log_alpha": 0.0, "log_tau": 0.0})
 
 
 def squared_error(
     weights: Float[AnyArray, " weight"], inputs: Float[AnyArray, "row input"], outputs: Float[AnyArray, " row"]
-) -> Float[AnyArray, ""]:
+) -> Scalar:
     """Sum of squared errors of a network's flat position, by kernels of our own on a GPU in single precision."""
     if jax.default_backend() == "gpu" and weights.dtype == jnp.float32:
         from klover.paper import network
@@ -150,7 +133,7 @@ def predictive_log_density(
     position: dict[str, AnyArray],
     features: Float[AnyArray, "row feature"],
     outputs: Float[AnyArray, " row"],
-    target_scale: Float[AnyArray, ""],
+    target_scale: Scalar,
 ) -> Float[AnyArray, " row"]:
     r"""Log density :math:`\log p(y\mid x,\theta)` of each row in original units, at one position of any model."""
     inputs = jnp.column_stack([features, jnp.ones(features.shape[0], features.dtype)])
@@ -160,14 +143,13 @@ def predictive_log_density(
     return 0.5 * (log_tau - np.log(2 * np.pi) - square) - jnp.log(target_scale)
 
 
-def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None, prior_seed: int = 0) -> Target:
+def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None) -> Target:
     r"""Heavy-tailed prior: :math:`w\sim\mathcal T_2(0,A^\top A)` with a fixed A, entries N(0, 1); d = features + 2.
 
-    ``names`` are those of the features, for tables; ``prior_seed`` is that of A.
+    ``names`` are those of the features, for tables.
     """
-    data = _LeastSquares.of(split)
-    num_weights = data.best.shape[0]
-    factor = prior_factor(num_weights, prior_seed)
+    log_likelihood, num_weights = _least_squares(split)
+    factor = prior_factor(num_weights)
     whitener = jnp.asarray(np.linalg.inv(factor).T)
     constant = (
         jax.scipy.special.gammaln((PRIOR_DF + num_weights) / 2)
@@ -180,17 +162,13 @@ def heavy_tailed_regression(split: Split, names: tuple[str, ...] | None = None, 
         weights, log_tau = position["w"], position["log_tau"]
         distance = jnp.sum((whitener @ weights) ** 2)
         log_prior = constant - 0.5 * (PRIOR_DF + num_weights) * jnp.log1p(distance / PRIOR_DF)
-        return data.log_likelihood(weights, log_tau) + log_prior + _log_gamma_prior(log_tau)
+        return log_likelihood(weights, log_tau) + log_prior + _log_gamma_prior(log_tau)
 
     def constrain(position):
         return {"tau": jnp.exp(position["log_tau"]), "w": position["w"]}
 
     example = {"w": jnp.zeros(num_weights), "log_tau": 0.0}
-    return Target(logdensity, example, constrain=constrain, names=_names(("tau",), names))
-
-
-def _names(precisions: tuple[str, ...], features: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    return None if features is None else (*precisions, *features, "intercept")
+    return Target(logdensity, example, constrain=constrain, names=names and ("tau", *names, "intercept"))
 
 
 MODELS = {"blr": linear_regression, "bnn": neural_network, "heavy": heavy_tailed_regression}

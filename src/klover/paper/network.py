@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from klover.base.kernels import call, parts, product
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import AnyArray, Float, Scalar
 from klover.paper.models import num_units
 
 NUM_ROWS = 128
@@ -25,21 +25,13 @@ NUM_ROWS = 128
 
 @jax.custom_vjp
 def squared_error(
-    weights: Float[AnyArray, " weight"],
-    inputs: Float[AnyArray, "row input"],
-    outputs: Float[AnyArray, " row"],
-) -> Float[AnyArray, ""]:
+    weights: Float[AnyArray, " weight"], inputs: Float[AnyArray, "row input"], outputs: Float[AnyArray, " row"]
+) -> Scalar:
     """Return the network's sum of squared errors in single precision.
 
-    Differentiable once, and with respect to the weights only.
-
-    Parameters
-    ----------
-    weights
-        A whole flat position of the model, whose parts a program finds for itself: the hidden layer's weights by input
-        and unit, two precisions that are not read, the units' weights, the bias.
-    inputs, outputs
-        The data, the inputs with a constant.
+    Differentiable once, and with respect to the weights only. These are a whole flat position of the model, whose parts
+    a program finds for itself: the hidden layer's weights by input and unit, two precisions that are not read, the
+    units' weights, the bias. The inputs have a constant.
     """
     num_programs = pl.cdiv(inputs.shape[0], NUM_ROWS)
     errors = call(_error, [(num_programs,)], (num_programs,), num_warps=4)(weights, inputs, outputs)[0]
@@ -62,19 +54,13 @@ def _forward(*arguments):
 
 def _backward(arguments, change):
     weights, inputs, outputs = arguments
-    num_programs, shape = pl.cdiv(inputs.shape[0], NUM_ROWS), (inputs.shape[1], num_units(weights.shape, inputs.shape))
-    slopes, residuals = call(_slope, [(num_programs, *shape), (num_programs,)], (num_programs,), num_warps=1)(
-        *arguments
-    )
+    num, shape = pl.cdiv(inputs.shape[0], NUM_ROWS), (inputs.shape[1], num_units(weights.shape, inputs.shape))
+    slopes, residuals = call(_slope, [(num, *shape), (num,)], (num,), num_warps=1)(*arguments)
     slope, residual = 2 * change * jnp.sum(slopes, axis=0), 2 * change * jnp.sum(residuals)
     hidden, output = weights[: slope.size].reshape(shape), weights[-shape[1] - 1 : -1]
-    parts_of_slope = (
-        (output * slope).ravel(),
-        jnp.zeros(2, weights.dtype),
-        jnp.sum(hidden * slope, axis=0),
-        residual[None],
-    )
-    return jnp.concatenate(parts_of_slope), jnp.zeros_like(inputs), jnp.zeros_like(outputs)
+    precisions = jnp.zeros(2, weights.dtype)
+    found = (output * slope).ravel(), precisions, jnp.sum(hidden * slope, axis=0), residual[None]
+    return jnp.concatenate(found), jnp.zeros_like(inputs), jnp.zeros_like(outputs)
 
 
 squared_error.defvjp(_forward, _backward)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.checks import check_choice
-from klover.base.shapes import AnyArray, Float, record
+from klover.base.shapes import AnyArray, Float, PerDraw, Scalar, record
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, normalise
 from klover.paper import datasets, models
@@ -20,6 +20,7 @@ from klover.targets.target import Target
 
 Scores = dict[str, Float[AnyArray, " split"]]
 """``log_of_mean``, ``mean_of_logs``, the same with ``_is`` by importance weights, ``pareto_k``, ``ess``."""
+Ratios = Float[AnyArray, "split draw"] | None
 
 
 @record
@@ -49,9 +50,7 @@ class Problem:
         """Return one of the targets."""
         return jax.tree.map(lambda leaf: leaf[which], self.targets)
 
-    def score(
-        self, x: Float[AnyArray, "split draw dim"], log_ratio: Float[AnyArray, "split draw"] | None = None
-    ) -> Scores:
+    def score(self, x: Float[AnyArray, "split draw dim"], log_ratio: Ratios = None) -> Scores:
         """Score draws of all splits; where ratios are given, with importance weights (plain, as in the paper) too."""
         return _score(self.targets, self.test, x, log_ratio)
 
@@ -72,26 +71,23 @@ def load(table: str, dataset: str, splits: tuple[int, ...], is_validation: bool 
 
 
 def _inner(whole: datasets.Dataset, number: int) -> datasets.Split:
-    """Split the training rows of a split into nine tenths to fit and a tenth to validate."""
-    # The order of datasets.split, so that the rows are those of its training part.
-    order = np.random.RandomState(number).permutation(len(whole.target))  # noqa: NPY002
-    train = order[: round(0.9 * len(order))]
+    """Split the training rows of a split once more: nine tenths to fit, and a tenth to validate."""
+    train, _ = datasets.rows(number, len(whole.target))
     inside = dataclasses.replace(whole, features=whole.features[train], target=whole.target[train])
     return datasets.split(inside, number)
 
 
 @jax.jit
-def _score(
-    targets: Target,
-    test: Test,
-    x: Float[AnyArray, "split draw dim"],
-    log_ratio: Float[AnyArray, "split draw"] | None,
-) -> Scores:
+def _score(targets: Target, test: Test, x: Float[AnyArray, "split draw dim"], log_ratio: Ratios) -> Scores:
     """Score one split after the other, to save memory."""
 
     def score(arguments):
         target, here, draws, ratio = arguments
-        log_density, num = _densities(target, here, draws), draws.shape[0]
+
+        def at(point):
+            return models.predictive_log_density(target.unravel(point), here.features, here.outputs, here.scale)
+
+        log_density, num = jax.lax.map(at, draws, batch_size=250), draws.shape[0]
         found = _averages(log_density, jnp.full(num, -jnp.log(num), draws.dtype), "")
         if ratio is None:
             return found
@@ -101,16 +97,7 @@ def _score(
     return jax.lax.map(score, (targets, test, x, log_ratio))
 
 
-def _densities(target: Target, test: Test, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw row"]:
-    def at(point):
-        return models.predictive_log_density(target.unravel(point), test.features, test.outputs, test.scale)
-
-    return jax.lax.map(at, x, batch_size=250)
-
-
-def _averages(
-    log_density: Float[AnyArray, "draw row"], log_weight: Float[AnyArray, " draw"], suffix: str
-) -> dict[str, Float[AnyArray, ""]]:
+def _averages(log_density: Float[AnyArray, "draw row"], log_weight: PerDraw, suffix: str) -> dict[str, Scalar]:
     """Log of mean, and mean of logs, averaged over test rows."""
     weight = jnp.exp(log_weight)[:, None]
     # A density of zero at a draw of weight zero counts nothing.

@@ -30,18 +30,17 @@ def write(folder: Path) -> Path:
     figures = sorted((folder / "figures").glob("*.png"))
     sections = {table.name: (TITLES[table.name], _table(table)) for table in tables}
     if not tables:
-        words = f"<p>No measurements yet. This makes them:</p>{html.code([commands['tables']])}"
-        sections["tables"] = ("Tables", words)
-    sections["figures"] = ("Figures", _figures(figures, commands["figures"]))
+        sections["tables"] = ("Tables", _none("measurements", commands["tables"]))
+    sections["figures"] = ("Figures", "".join(map(_figure, figures)) or _none("figures", commands["figures"]))
     sections["commands"] = ("Commands", f"<p>This page is made by:</p>{html.code(commands.values())}")
-    body = f'<p class="soft">{html.escape(_provenance(rows))}</p>{html.sections(sections)}'
+    devices = ", ".join(sorted({str(row["device"]) for row in rows if row.get("device")}))
+    made = f"Made from {len(rows)} measurements{devices and ' on '}{devices}."
+    body = f'<p class="soft">{html.escape(made)}</p>{html.sections(sections)}'
     return html.write(folder / "report.html", "The paper's experiments, measured with klover", body)
 
 
-def _provenance(rows: list[dict]) -> str:
-    devices = sorted({str(row["device"]) for row in rows if row.get("device")})
-    measured = f"Made from {len(rows)} measurements"
-    return f"{measured} on {', '.join(devices)}." if devices else f"{measured}."
+def _none(what: str, command: str) -> str:
+    return f"<p>No {what} yet. This makes them:</p>{html.code([command])}"
 
 
 def _table(table: Table) -> str:
@@ -52,12 +51,6 @@ def _table(table: Table) -> str:
 def _grid(grid: Grid, title: str) -> str:
     cells = html.table(grid.header, grid.rows, f"{title}: {grid.caption}", grid.num_text)
     return f"<h3>{html.escape(grid.caption)}</h3>{cells}" + (html.bullets(grid.notes) if grid.notes else "")
-
-
-def _figures(paths: list[Path], command: str) -> str:
-    if not paths:
-        return f"<p>No figures yet. This makes them:</p>{html.code([command])}"
-    return "".join(_figure(path) for path in paths)
 
 
 def _figure(path: Path) -> str:

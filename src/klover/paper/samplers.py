@@ -14,7 +14,7 @@ import numpy as np
 
 from klover.base.shapes import Float
 from klover.boosting import rounds
-from klover.boosting.settings import Settings
+from klover.boosting.settings import CLOSED_FORM, Settings
 from klover.importance import psis
 from klover.importance.draws import weigh_on_host
 from klover.mixtures.algebra import diffuse
@@ -40,16 +40,7 @@ NORMAL = Family("normal")
 ADAM = Settings(num_steps=NUM_STEPS, num_draws_per_step=BUDGET // NUM_STEPS)
 ONE_REVERSE = dataclasses.replace(ADAM, max_components=1, divergence="reverse")
 """The first component; one compiled program serves all methods that begin with it."""
-EM = Settings(
-    family=Family("student"),
-    fitter="em",
-    newcomer="gain",
-    draws="current",
-    weights="newton",
-    update="all",
-    num_round_draws=10_000,
-    num_steps=10,
-)
+EM = dataclasses.replace(CLOSED_FORM, num_round_draws=10_000, num_steps=10)
 
 Answer = tuple[Float[np.ndarray, "draw dim"], Float[np.ndarray, " draw"], int | None]
 """Draws, their weights (summing to one), and the evaluations that they took where these are counted."""
@@ -65,10 +56,6 @@ def _equal(x: Float[np.ndarray, "draw dim"], num_evaluations: int | None = None)
     return x, np.full(len(x), 1 / len(x)), num_evaluations
 
 
-def _weighted(x: Float[np.ndarray, "draw dim"], log_ratio: Float[np.ndarray, " draw"], num_evaluations: int) -> Answer:
-    return x, np.exp(psis.smooth(log_ratio)[0]), num_evaluations
-
-
 def _importance(seed: int, evaluator: Evaluator, proposal: Mixture, num_draws: int) -> Answer:
     """Weigh draws of a proposal, on the host, where nothing but the target is compiled."""
     draws = weigh_on_host(np.random.default_rng(seed), evaluator, proposal, num_draws)
@@ -78,9 +65,8 @@ def _importance(seed: int, evaluator: Evaluator, proposal: Mixture, num_draws: i
 def prior_importance(seed: int, target: Target, scale: float) -> Answer:
     """Sample from the reference, and weigh."""
     centre = np.asarray(target.start, float)[None]
-    return _importance(
-        seed, Evaluator(target), Mixture.of(NORMAL.components(centre, np.full_like(centre, scale**2))), BUDGET
-    )
+    reference = Mixture.of(NORMAL.components(centre, np.full_like(centre, scale**2)))
+    return _importance(seed, Evaluator(target), reference, BUDGET)
 
 
 def laplace_importance(seed: int, target: Target, scale: float) -> Answer:
@@ -98,11 +84,10 @@ def _laplace(evaluator: Evaluator, family: Family) -> Mixture:
 
 def population_importance(seed: int, target: Target, scale: float) -> Answer:
     """Adaptive importance sampling from the reference."""
-    generator, evaluator = np.random.default_rng(seed), Evaluator(target)
-    centre = np.asarray(target.start, float)
+    generator, evaluator, centre = np.random.default_rng(seed), Evaluator(target), np.asarray(target.start, float)
     start = begin(generator, centre, np.full(target.dim, scale), _num_components(target))
     x, log_ratio = adaptive_importance(generator, evaluator, start, NUM_ROUNDS, BUDGET // NUM_ROUNDS)
-    return _weighted(x, log_ratio, evaluator.num_evaluations)
+    return np.asarray(x), np.exp(psis.smooth(log_ratio)[0]), evaluator.num_evaluations
 
 
 def _boost(seed: int, target: Target, start: str | Mixture, settings: Settings) -> Mixture:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import Float, Point, Scalar
 from klover.mixtures.mixture import Mixture
 from klover.targets.target import Target
 
@@ -76,17 +76,15 @@ def forward_kl_by_quadrature(
     return float(np.trapezoid(integrand, grid))
 
 
-def reverse_kl_by_quadrature(
-    target: Target, mixture: Mixture, lower: float, upper: float, num_points: int = 10_001
-) -> float:
+def reverse_kl_by_quadrature(target: Target, mixture: Mixture, lower: float, upper: float) -> float:
     """KL(q‖p) in one dimension by the trapezium rule, for a normalised p and a q that lies inside the interval."""
-    grid = np.linspace(lower, upper, num_points)
+    grid = np.linspace(lower, upper, 10_001)
     log_p = np.asarray(target.log_prob(grid[:, None]))
     log_q = np.asarray(mixture.log_prob(grid[:, None]))
     return float(np.trapezoid(np.exp(log_q) * (log_q - log_p), grid))
 
 
-def twenty_mode_forward_kl(mixture: Mixture) -> Float[AnyArray, ""]:
+def twenty_mode_forward_kl(mixture: Mixture) -> Scalar:
     r"""KL(p‖q) for the twenty-mode mixture, exact up to quadrature.
 
     The target is itself a mixture, so :math:`\mathrm E_p[g]=\frac1{20}\sum_m\mathrm E[g(\mu_m+\sigma z)]` with a
@@ -101,7 +99,7 @@ def twenty_mode_forward_kl(mixture: Mixture) -> Float[AnyArray, ""]:
     return jnp.mean(log_residual.reshape(len(centres), -1) @ share)
 
 
-def twenty_mode_moments() -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:
+def twenty_mode_moments() -> tuple[Point, Point]:
     """Exact first and second moments of the twenty-mode mixture, coordinate by coordinate."""
     locations = np.asarray(TWENTY_MODE_LOCATIONS)
     return locations.mean(0), (locations**2).mean(0) + TWENTY_MODE_SCALE**2

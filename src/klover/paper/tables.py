@@ -18,12 +18,9 @@ TITLES = {
     "blr": "Linear regression, Gaussian prior",
     "bnn": "Neural networks, Gaussian prior",
     "heavy": "Linear regression, heavy-tailed prior",
-    "blr-noIS": "Linear regression, Gaussian prior, without importance weights",
-    "bnn-noIS": "Neural networks, Gaussian prior, without importance weights",
-    "heavy-noIS": "Linear regression, heavy-tailed prior, without importance weights",
-    "failure-modes": "Failure modes, measured",
-    "wall-clock": "Wall-clock time of one component",
 }
+TITLES |= {f"{name}-noIS": f"{title}, without importance weights" for name, title in TITLES.items()}
+TITLES |= {"failure-modes": "Failure modes, measured", "wall-clock": "Wall-clock time of one component"}
 """Names that ``build`` accepts, with the titles of their tables."""
 
 METRICS = {
@@ -35,6 +32,15 @@ METRICS = {
 NUM_SPLITS = 20
 FEWEST_DRAWS, LARGEST_PARETO_K = 10.0, 0.7
 MISSING, TICK, CROSS, DAGGER = "–", "✓", "✗", " †"
+
+FEW = (
+    "Importance-sampled rows that rest on a handful of draws "
+    f"(median ESS below {FEWEST_DRAWS:g} or median Pareto k above {LARGEST_PARETO_K:g}, marked{DAGGER}): {{}}."
+)
+BELOW = "Rows below the paper's value by more than their standard error: {}."
+BROKEN = "Fits with values missing or not finite, which the means leave out: {}."
+NOTES = (FEW, BELOW, BROKEN)
+"""What is noted below a grid, in this order, with the names of the rows that it is true of."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,26 +61,6 @@ class Table:
     name: str
     lead: str
     grids: tuple[Grid, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """All fits of a method on a data set.
-
-    ``num_broken`` fits have a value that is missing or not finite; ``means`` (mean and standard error by metric, as the
-    paper has ``published`` them) leave it out. The last three are medians.
-    """
-
-    method: str
-    label: str
-    has_weights: bool
-    num_fits: int
-    num_broken: int
-    published: tuple[float, float]
-    means: dict[str, tuple[float, float]]
-    pareto_k: float
-    ess: float
-    seconds: float
 
 
 def build(table: str, rows: list[dict]) -> Table:
@@ -122,87 +108,64 @@ def _build_regression(table: str, rows: list[dict]) -> Table:
         "row says so. Pareto k, effective number of draws (ESS) and seconds per fit are medians. Compare the paper's "
         "numbers with the mean of logs"
     )
-    if table.endswith("-noIS"):
+    plain = table.endswith("-noIS")
+    if plain:
         lead += "; those with an asterisk are of 5 splits. Pareto k, and the ESS of VI and VB, judge weights that are "
         lead += "not used here."
     else:
         lead += ", weighted except for HMC."
+    metrics = [metric for metric in METRICS if not (plain and metric.endswith("_is"))]
+    header = ("Method", "Paper", *(METRICS[metric] for metric in metrics), "Pareto k", "ESS", "Seconds")
     grids = []
     for dataset in distinct((row["dataset"] for row in rows), DATASETS):
         own = [row for row in rows if row["dataset"] == dataset]
         # A fit that was run again replaces the earlier one, so that no split counts twice.
         fits = list({(row["method"], row["split"]): row for row in own}.values())
         methods = distinct((fit["method"] for fit in fits), DISPLAY)
-        summaries = [_summarise(table, [fit for fit in fits if fit["method"] == method]) for method in methods]
-        notes = _regression_notes(table.endswith("-noIS"), summaries)
+        found: dict[str, list[str]] = {}
+        lines = [_line(table, [fit for fit in fits if fit["method"] == name], metrics, found) for name in methods]
+        notes = [note.format(", ".join(found[note]) or "none") for note in NOTES if note in found]
         if len(fits) < len(own):
             notes.append(f"Lines left out because a later line holds the same fit: {len(own) - len(fits)}.")
-        grids.append(_regression_grid(table, dataset, summaries, notes))
+        if exact := EXACT.get(table.removesuffix("-noIS")):
+            # Weighted or plain, an estimate has the same number to reach.
+            cells = [format_number(as_number(exact[metric.removesuffix("_is")].get(dataset)), 4) for metric in metrics]
+            lines.insert(0, ("Exact posterior", MISSING, *cells, MISSING, MISSING, MISSING))
+        grids.append(Grid(dataset, header, tuple(lines), tuple(notes)))
     return Table(table, lead, tuple(grids))
 
 
-def _summarise(table: str, fits: list[dict]) -> Summary:
-    method, dataset = fits[0]["method"], fits[0]["dataset"]
+def _line(table: str, fits: list[dict], metrics: list[str], notes: dict[str, list[str]]) -> tuple[str, ...]:
+    """Write all fits of a method on a data set, and note by name what the numbers show."""
+    method, dataset, plain = fits[0]["method"], fits[0]["dataset"], table.endswith("-noIS")
     kind = fits[0].get("kind") if method == "refine" else None
-    has_weights = method not in CHAINS and kind in (None, "importance")
-    values = {metric: [as_number(fit.get(metric)) for fit in fits] for metric in METRICS}
-    needed = [values[metric] for metric in METRICS if has_weights or not metric.endswith("_is")]
     size = f"{len(fits)} split" + "s" * (len(fits) > 1) if len(fits) < NUM_SPLITS else ""
     details = ", ".join(filter(None, [kind, size]))
-    return Summary(
-        method=method,
-        label=DISPLAY.get(method, method) + (f" ({details})" if details else ""),
-        has_weights=has_weights,
-        num_fits=len(fits),
-        num_broken=sum(not all(map(math.isfinite, fit)) for fit in zip(*needed, strict=True)),
-        published=PUBLISHED[table].get(method, {}).get(dataset, (math.nan, math.nan)),
-        means={metric: mean_and_error(column) for metric, column in values.items()},
-        pareto_k=median(fits, "pareto_k"),
-        ess=median(fits, "ess"),
-        seconds=median(fits, "seconds"),
+    label = DISPLAY.get(method, method) + (f" ({details})" if details else "")
+    values = {metric: [as_number(fit.get(metric)) for fit in fits] for metric in METRICS}
+    means = {metric: mean_and_error(column) for metric, column in values.items()}
+    pareto_k, ess, seconds = (median(fits, field) for field in ("pareto_k", "ess", "seconds"))
+    has_weights = method not in CHAINS and kind in (None, "importance")
+    is_heavy, is_few = has_weights and pareto_k > LARGEST_PARETO_K, has_weights and ess < FEWEST_DRAWS
+    if has_weights and not plain:
+        notes.setdefault(FEW, []).extend([label] * (is_heavy or is_few))
+    published = PUBLISHED[table].get(method, {}).get(dataset, (math.nan, math.nan))
+    # The mean of logs is the metric behind the published numbers, and the paper's HMC has no weights either.
+    mean, error = means["mean_of_logs" if plain or method in CHAINS else "mean_of_logs_is"]
+    gap = published[0] - mean
+    notes.setdefault(BELOW, []).extend([f"{label} by {format_number(gap, 4)}"] * (gap > error))
+    needed = [values[metric] for metric in METRICS if has_weights or not metric.endswith("_is")]
+    num_broken = sum(not all(map(math.isfinite, fit)) for fit in zip(*needed, strict=True))
+    if num_broken:
+        notes.setdefault(BROKEN, []).append(f"{label} {num_broken} of {len(fits)}")
+    return (
+        label,
+        format_pair(published, 3) + "*" * ((table, method, dataset) in FIVE_SPLITS),
+        *(format_pair(means[metric]) for metric in metrics),
+        format_number(pareto_k, 2) + DAGGER * (is_heavy and not plain),
+        format_number(ess, 1) + DAGGER * (is_few and not plain),
+        format_number(seconds, 2),
     )
-
-
-def _regression_grid(table: str, dataset: str, summaries: list[Summary], notes: list[str]) -> Grid:
-    plain = table.endswith("-noIS")
-    metrics = [metric for metric in METRICS if not (plain and metric.endswith("_is"))]
-    rows, exact = [], EXACT.get(table.removesuffix("-noIS"))
-    if exact:
-        # Weighted or plain, an estimate has the same number to reach.
-        cells = [format_number(as_number(exact[metric.removesuffix("_is")].get(dataset)), 4) for metric in metrics]
-        rows.append(("Exact posterior", MISSING, *cells, MISSING, MISSING, MISSING))
-    for summary in summaries:
-        cells = [format_pair(summary.means[metric]) for metric in metrics]
-        marked = summary.has_weights and not plain
-        pareto_k = format_number(summary.pareto_k, 2) + DAGGER * (marked and summary.pareto_k > LARGEST_PARETO_K)
-        ess = format_number(summary.ess, 1) + DAGGER * (marked and summary.ess < FEWEST_DRAWS)
-        published = format_pair(summary.published, 3) + "*" * ((table, summary.method, dataset) in FIVE_SPLITS)
-        rows.append((summary.label, published, *cells, pareto_k, ess, format_number(summary.seconds, 2)))
-    header = ("Method", "Paper", *(METRICS[metric] for metric in metrics), "Pareto k", "ESS", "Seconds")
-    return Grid(dataset, header, tuple(rows), tuple(notes))
-
-
-def _regression_notes(plain: bool, summaries: list[Summary]) -> list[str]:
-    """Say by name what the numbers show."""
-    few, below, broken = [], [], []
-    for summary in summaries:
-        if summary.has_weights and (summary.ess < FEWEST_DRAWS or summary.pareto_k > LARGEST_PARETO_K):
-            few.append(summary.label)
-        # The mean of logs is the metric behind the published numbers, and the paper's HMC has no weights either.
-        mean, error = summary.means["mean_of_logs" if plain or summary.method in CHAINS else "mean_of_logs_is"]
-        gap = summary.published[0] - mean
-        if gap > error:
-            below.append(f"{summary.label} by {format_number(gap, 4)}")
-        if summary.num_broken:
-            broken.append(f"{summary.label} {summary.num_broken} of {summary.num_fits}")
-    notes = []
-    if not plain and any(summary.has_weights for summary in summaries):
-        rule = f"median ESS below {FEWEST_DRAWS:g} or median Pareto k above {LARGEST_PARETO_K:g}, marked{DAGGER}"
-        notes.append(f"Importance-sampled rows that rest on a handful of draws ({rule}): {', '.join(few) or 'none'}.")
-    notes.append(f"Rows below the paper's value by more than their standard error: {', '.join(below) or 'none'}.")
-    if broken:
-        notes.append(f"Fits with values missing or not finite, which the means leave out: {', '.join(broken)}.")
-    return notes
 
 
 def _build_failure_modes(rows: list[dict]) -> Table:

@@ -6,7 +6,6 @@ log of mean with importance weights, the quantity that the paper's equations def
 """
 
 import dataclasses
-import importlib.resources
 import itertools
 import json
 from pathlib import Path
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.paper import methods, problems
+from klover.paper.datasets import read_shipped
 from klover.paper.measurements import write_whole
 from klover.paper.methods import Choices
 
@@ -45,11 +45,12 @@ SHARED = {"rkl-vb2": "rkl-vb3", "fkl-vb2": "fkl-vb3", "fkl-remainder": "fkl-vb3"
 TUNED = ("hmc", "rkl-vi", "rkl-vb3", "fkl-vi", "fkl-vb3")
 
 Point = tuple[float, float, float]
+NAMES = ("learning_rate_location", "learning_rate_scale", "initial_scale")
 
 
 def shipped() -> dict[str, Any]:
     """Return what was tuned before, and comes with the package."""
-    return json.loads((importlib.resources.files("klover.paper") / "data" / "tuned.json").read_text("utf-8"))
+    return json.loads(read_shipped("tuned.json"))
 
 
 def tuned(table: str) -> tuple[str, ...]:
@@ -81,15 +82,9 @@ def tune(key: jax.Array, table: str, dataset: str, method: str) -> dict[str, Any
         entries.append((float(score[order[0]]), points[order[0]], rung))
         points = [points[index] for index in order[: rung.num_kept]]
     # The first rungs have other splits: only the last ones can be compared.
-    score, (location, scale, initial), rung = max(entries[len(LADDER) - 1 :], key=lambda entry: entry[0])
-    choices = {
-        "learning_rate_location": location,
-        "learning_rate_scale": scale,
-        "initial_scale": initial,
-        "num_steps": rung.num_steps,
-        "num_draws_per_step": rung.num_draws_per_step,
-    }
-    return {"choices": choices, "validation": score}
+    score, point, rung = max(entries[len(LADDER) - 1 :], key=lambda entry: entry[0])
+    steps = {"num_steps": rung.num_steps, "num_draws_per_step": rung.num_draws_per_step}
+    return {"choices": dict(zip(NAMES, point, strict=True)) | steps, "validation": score}
 
 
 def _validate(key: jax.Array, table: str, dataset: str, method: str, rung: Rung, points: list[Point]) -> np.ndarray:
@@ -100,9 +95,7 @@ def _validate(key: jax.Array, table: str, dataset: str, method: str, rung: Rung,
     start, num_components, _ = methods.BOOSTED[method]
 
     def fit(key, target, point):
-        chosen = dataclasses.replace(
-            settings, learning_rate_location=point[0], learning_rate_scale=point[1], initial_scale=point[2]
-        )
+        chosen = dataclasses.replace(settings, **{name: point[place] for place, name in enumerate(NAMES)})
         return methods.boosted(key, target, chosen, start, num_components)
 
     over_points = jax.vmap(fit, in_axes=(None, None, 0))

@@ -15,17 +15,10 @@ HEADER = ("model", "log evidence", "±", "difference", "±", "Bayes factor", "±
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    r"""Models in the order of their evidences, the best first; ``print`` it, or read its columns.
+    """Models in the order of their evidences, the best first; ``print`` it, or read its columns.
 
-    Parameters
-    ----------
-    names
-        Names of the models.
-    log_evidence, log_evidence_se
-        Log evidences and their standard errors.
-    difference, difference_se
-        Log evidences less the best one, and their standard errors, which are those of two independent fits; the best
-        has no difference from itself and no error of it.
+    Differences are log evidences less the best one; their standard errors are those of two independent fits. The best
+    has no difference from itself and no error of it.
     """
 
     names: tuple[str, ...]
@@ -64,14 +57,9 @@ class Comparison:
 def compare(fits: Mapping[str, Fit]) -> Comparison:
     """Compare models of the same data by their evidences.
 
-    An evidence means something only where all constants of prior and likelihood are in the log density. Where a fit
-    is refused, or its model has an improper prior, there is nothing to compare, and this raises a ``ValueError`` that
-    names the fit and the reason.
-
-    Parameters
-    ----------
-    fits
-        Two or more fits by the names of their models.
+    ``fits`` are two or more, by the names of their models. An evidence means something only where all constants of
+    prior and likelihood are in the log density. Where a fit is refused, or its model has an improper prior, there is
+    nothing to compare, and this raises a ``ValueError`` that names the fit and the reason.
     """
     if len(fits) < 2:
         raise ValueError(f"fits must hold two fits or more, got {len(fits)}. Pass a dict of fits by name.")

@@ -1,5 +1,6 @@
 """Results as labelled arrays: an ``xarray.DataTree`` in the groups that ArviZ knows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 
 from klover.base import optional
 from klover.base.checks import as_key
-from klover.base.shapes import AnyArray, Key, KeyLike, PyTree
+from klover.base.shapes import AnyArray, KeyLike, PyTree, RandomKey
 from klover.base.version import __version__
 from klover.importance import resampling
 from klover.importance.draws import WeightedDraws, over_draws
@@ -29,21 +30,11 @@ def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, p
     them come more than once, which ArviZ's ess and mcse do not see: those of ``fit.summary()`` are right.
     ``sample_stats`` has their log density ``lp``. ``proposal`` holds the weighted draws, with ``log_p``, ``log_q``, the
     raw ``log_ratio`` and the smoothed ``log_weight``. ``observed_data`` and ``log_likelihood`` are there where the
-    model knows them.
-
-    Parameters
-    ----------
-    draws
-        Weighted draws.
-    num_draws
-        How many draws of equal weight.
-    key
-        For resampling and predictions: a typed key, or a whole number as its seed.
-    predictive
-        Whether to add ``posterior_predictive``, new observations for each of these draws.
+    model knows them. ``predictive`` adds ``posterior_predictive``, new observations for each of the ``num_draws`` draws
+    of equal weight. The key is one of JAX, or a whole number as its seed.
     """
     index = np.asarray(resampling.resample(key, np.asarray(draws.log_weight), num_draws))
-    model_info: ModelInfo | None = draws.target.model_info
+    model_info = draws.target.model_info or ModelInfo("")
     positions, names = draws.positions, draws.target.names
     chosen = jax.tree.map(lambda leaf: leaf[index], positions)
     statistics = {name: getattr(draws, name) for name in ("log_p", "log_q", "log_ratio", "log_weight")}
@@ -53,12 +44,12 @@ def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, p
         "sample_stats": _dataset({"lp": np.asarray(draws.log_p)[index]}, model_info),
         "proposal": _dataset(pool | statistics, model_info),
     }
-    if model_info is not None and model_info.observed:
+    if model_info.observed:
         groups["observed_data"] = _dataset(model_info.observed, model_info, ())
-    if model_info is not None and model_info.log_likelihood is not None:
+    if model_info.log_likelihood is not None:
         groups["log_likelihood"] = _dataset(over_draws(model_info.log_likelihood, chosen), model_info)
     if predictive:
-        groups["posterior_predictive"] = _dataset(_predictions(model_info, as_key(key), chosen), model_info)
+        groups["posterior_predictive"] = _dataset(_predictions(model_info.predict, as_key(key), chosen), model_info)
     attributes = _attributes(draws)
     groups["posterior"].attrs.update(attributes)
     tree = optional.xarray().DataTree.from_dict(groups)
@@ -68,11 +59,10 @@ def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, p
 
 def _attributes(draws: WeightedDraws) -> dict[str, Any]:
     """Return what is true of all draws together; words and numbers only, which every file format takes."""
-    version = versions()
     return {
         "inference_library": "klover",
-        "inference_library_version": version["klover"],
-        "jax_version": version["jax"],
+        "inference_library_version": versions()["klover"],
+        "jax_version": versions()["jax"],
         "kind": draws.kind,
         "num_draws": draws.num_draws,
         **{name: float(getattr(draws, name)) for name in ("pareto_k", "ess", "log_evidence", "log_evidence_se")},
@@ -85,13 +75,12 @@ def to_arviz(tree: Any) -> Any:
     return tree if convert is None else convert(tree)
 
 
-def _predictions(model_info: ModelInfo | None, key: Key[jax.Array, ""], positions: PyTree) -> dict[str, AnyArray]:
-    if model_info is None or model_info.predict is None:
+def _predictions(predict: Callable | None, key: RandomKey, positions: PyTree) -> dict[str, AnyArray]:
+    if predict is None:
         raise ValueError(
             "predictive must be False, because the target does not know how to predict: it was not made from a model "
             "of a modelling language that does, or the fit was loaded without it."
         )
-    predict = model_info.predict
     keys = jax.random.split(key, len(jax.tree.leaves(positions)[0]))
     return over_draws(
         lambda data, position: predict(jax.random.wrap_key_data(data, impl=jax.random.key_impl(key)), position),
@@ -100,7 +89,7 @@ def _predictions(model_info: ModelInfo | None, key: Key[jax.Array, ""], position
     )
 
 
-def _dataset(arrays: dict[str, Any], model_info: ModelInfo | None, leading: tuple[str, ...] = SAMPLE) -> Any:
+def _dataset(arrays: dict[str, Any], model_info: ModelInfo, leading: tuple[str, ...] = SAMPLE) -> Any:
     """Label arrays by the model's own names of axes; leading axes are those of one chain."""
     labelled: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     labels: dict[str, np.ndarray] = {}
@@ -119,10 +108,10 @@ def _dataset(arrays: dict[str, Any], model_info: ModelInfo | None, leading: tupl
     return optional.xarray().Dataset(labelled, labels)
 
 
-def _axis(name: str, axis: int, size: int, model_info: ModelInfo | None) -> tuple[str, np.ndarray]:
+def _axis(name: str, axis: int, size: int, model_info: ModelInfo) -> tuple[str, np.ndarray]:
     """Return the name of an axis and the labels along it, as far as the model knows them."""
-    dims = () if model_info is None else model_info.dims.get(name, ())
-    if model_info is None or axis >= len(dims) or dims[axis] is None:
+    dims = model_info.dims.get(name, ())
+    if axis >= len(dims) or dims[axis] is None:
         return _unnamed_axis(name, axis, size)
     along = np.asarray(model_info.coords.get(dims[axis], np.arange(size)))
     if along.shape != (size,):

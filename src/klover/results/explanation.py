@@ -1,6 +1,7 @@
 """What a verdict means for a fit, in words for a statistician and with the fit's own numbers, and what to try."""
 
 import dataclasses
+import functools
 import textwrap
 from typing import Any
 
@@ -23,13 +24,10 @@ class Explanation:
 
     def __str__(self) -> str:
         """Paragraphs for a terminal."""
-        wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
-        listed = textwrap.TextWrapper(
-            WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
-        lines = [wrap.fill(self.verdict), "", wrap.fill(self.meaning), "", "The numbers of this fit:"]
-        lines += [listed.fill(line) for line in self.numbers]
-        return "\n".join([*lines, "", "What to do:", *(listed.fill(line) for line in self.advice)])
+        fill = functools.partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
+        listed = functools.partial(fill, initial_indent="- ", subsequent_indent="  ")
+        lines = [fill(self.verdict), "", fill(self.meaning), "", "The numbers of this fit:"]
+        return "\n".join([*lines, *map(listed, self.numbers), "", "What to do:", *map(listed, self.advice)])
 
 
 def explain(fit: Fit) -> Explanation:
@@ -74,10 +72,8 @@ def _numbers(fit: Fit, facts: dict[str, Any]) -> tuple[str, ...]:
         return ("{num_draws} draws, none of them in the support.".format(**facts),)
     lines = ["{ess:.0f} effective draws of {num_draws} ({ess_share:.1%})."]
     if fit.kind == "importance":
-        lines += [
-            f"k̂ = {{pareto_k:.2f}}, with a limit of {{limit:.2f}}: {_tail_in_words(fit.pareto_k)}.",
-            _distance_in_words(fit, facts["minimum"]),
-        ]
+        lines.append(f"k̂ = {{pareto_k:.2f}}, with a limit of {{limit:.2f}}: {_tail_in_words(fit.pareto_k)}.")
+        lines.append(_distance_in_words(fit, facts["minimum"]))
     caveat = "" if fit.verdict.trusted else ", which is not to be reported as it stands"
     lines.append(f"log evidence {{log_evidence:.3f}} ± {{log_evidence_se:.3f}}{caveat}.")
     lines.append("{components} in {dimensions}; {spent}.")

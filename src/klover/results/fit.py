@@ -22,24 +22,11 @@ from klover.verdict.judge import Verdict
 class Fit:
     """A fitted proposal and what it says about the target.
 
-    Parameters
-    ----------
-    target
-        The target.
-    mixture
-        The final proposal q.
-    draws
-        Fresh draws of the final proposal with their weights (or particles, see :attr:`kind`); the verdict and the
-        summary rest on them.
-    history
-        What was measured after each round, by name: arrays with one entry a round.
-    verdict
-        Whether the answer is trusted, why, and what to do if not.
-    num_evaluations, evaluation_seconds
-        Evaluations of the target in all, and the seconds inside it (compilation included); None where they were not
-        counted.
-    settings
-        How the fit was made: the function, its choices, and the data of the key.
+    ``mixture`` is the final proposal q. ``draws`` are fresh draws of it with their weights (or particles, see
+    :attr:`kind`); the verdict and the summary rest on them. ``history`` has what was measured after each round, by
+    name: arrays with one entry a round. ``num_evaluations`` and ``evaluation_seconds`` count the evaluations of the
+    target in all, and the seconds inside it (compilation included); they are None where they were not counted.
+    ``settings`` say how the fit was made: the function, its choices, and the data of the key.
     """
 
     target: TargetLike
@@ -87,14 +74,8 @@ class Fit:
     def posterior(self, num_draws: int = 4000, key: KeyLike = 0) -> dict[str, np.ndarray]:
         """Return equally weighted posterior draws by name: constrained values, as arrays of shape (draw, ...).
 
-        As :meth:`klover.WeightedDraws.resample` of the fit's own draws.
-
-        Parameters
-        ----------
-        num_draws
-            How many. More than the effective number of draws (``ess``) repeat what is there.
-        key
-            A typed key, or a whole number as its seed.
+        As :meth:`klover.WeightedDraws.resample` of the fit's own draws; more of them than are effective (``ess``)
+        repeat what is there. The key is one of JAX, or a whole number as its seed.
         """
         return {name: np.asarray(values) for name, values in self.draws.resample(key, num_draws).items()}
 
@@ -135,15 +116,10 @@ class Fit:
 
 
 def load(path: str | os.PathLike, target: Target | None = None) -> Fit:
-    """Read a fit that :meth:`Fit.save` has written.
+    """Read a fit that :meth:`Fit.save` has written, with its target, built as before.
 
-    Parameters
-    ----------
-    path
-        The file.
-    target
-        The target of the fit, built as before. Without it, what was stored can be read (draws, their constrained
-        positions, summary, verdict, history), and the log density cannot be evaluated. Constrained positions in
-        containers other than dicts, lists and tuples are then dicts by name.
+    Without the target, what was stored can be read (draws, their constrained positions, summary, verdict, history), and
+    the log density cannot be evaluated. Constrained positions in containers other than dicts, lists and tuples are then
+    dicts by name.
     """
     return Fit(**files.load(path, target))

@@ -77,12 +77,10 @@ def label_of(fit: Fit, coordinate: int) -> str:
 
 def window_of(fit: Fit, coordinate: int) -> tuple[float, float]:
     """Return ends of an axis between which nearly all of the posterior lies, or else of the proposal's draws."""
-    x = np.asarray(fit.draws.x, float)[:, [coordinate]]
-    weight = np.exp(np.asarray(fit.draws.log_weight, float))
+    x, weight = np.asarray(fit.draws.x, float)[:, [coordinate]], np.exp(np.asarray(fit.draws.log_weight, float))
     lower, upper = weighted_quantile(x, weight, REGION)[:, 0]
     if lower == upper:
-        # One draw has all of the weight.
-        lower, upper = np.quantile(x, REGION)
+        lower, upper = np.quantile(x, REGION)  # one draw has all of the weight
     margin = MARGIN * (upper - lower)
     return float(lower - margin), float(upper + margin)
 
@@ -144,13 +142,8 @@ def plot_tail(axes: "Axes", fit: Fit) -> "Axes":
             (shape, FORWARD, "-", f"fitted Pareto tail, k̂ = {fit.pareto_k:.2f}"),
             (limit, REVERSE, "--", f"tail of the largest k̂ to trust, {limit:.2f}"),
         ):
-            axes.plot(
-                threshold + scale * _excess(k, level * num_draws / num_tail),
-                level,
-                color=colour,
-                linestyle=line,
-                label=label,
-            )
+            excess = scale * _excess(k, level * num_draws / num_tail)
+            axes.plot(threshold + excess, level, line, color=colour, label=label)
     _set_log_scale(axes)
     axes.set(yscale="log", ylim=(0.1 / num_draws, 1.5 * num_tail / num_draws))
     return tidy(axes, "Tail of the weights", "ratio p/q (1: equal weights)", "share of draws beyond")
@@ -170,9 +163,8 @@ def plot_weights(axes: "Axes", fit: Fit) -> "Axes":
     shown = inside[:: max(len(inside) // MOST_POINTS, 1)]
     height = log_p - log_p.max()
     axes.scatter(height[shown], log_ratio[shown], s=5, color=POSTERIOR, alpha=0.5, linewidths=0, rasterized=True)
-    axes.scatter(
-        height[heaviest], log_ratio[heaviest], s=16, color=REVERSE, linewidths=0, label=f"{len(heaviest)} heaviest"
-    )
+    label = f"{len(heaviest)} heaviest"
+    axes.scatter(height[heaviest], log_ratio[heaviest], s=16, color=REVERSE, linewidths=0, label=label)
     axes.axhline(0, color="black", linewidth=1, linestyle=":", label="equal weights")
     # Draws that weigh next to nothing would squeeze all others into a corner.
     lowest = min(height[log_ratio > SMALLEST_LOG_RATIO].min(), -1.0)
@@ -189,14 +181,9 @@ def plot_weight_shares(axes: "Axes", fit: Fit, colour: str, label: str) -> "Axes
 
 
 def plot_history(axes: "Axes", fit: Fit, quantity: str, against: str = "round") -> "Axes":
-    """Draw how the fit went on.
+    """Draw how the ``"ess_share"``, ``"pareto_k"``, ``"num_components"`` or ``"log_evidence"`` went on.
 
-    Parameters
-    ----------
-    quantity
-        ``"ess_share"``, ``"pareto_k"``, ``"num_components"`` or ``"log_evidence"``.
-    against
-        ``"round"`` or, where they were counted, ``"num_evaluations"``.
+    The horizontal axis is the ``"round"`` or, where they were counted, ``"num_evaluations"``.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -209,17 +196,17 @@ def plot_history(axes: "Axes", fit: Fit, quantity: str, against: str = "round") 
     if quantity == "pareto_k":
         limit = psis.reliable_k(fit.draws.num_draws)
         axes.axhline(limit, color=REVERSE, linewidth=1, linestyle="--", label=f"largest to trust, {limit:.2f}")
-    if quantity == "ess_share":
+    elif quantity == "ess_share":
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter("{x:.0%}")
+    elif quantity == "log_evidence":
+        axes.ticklabel_format(axis="y", useOffset=False)
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if against == "num_evaluations":
         _set_log_scale(axes)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if quantity == "log_evidence":
-        axes.ticklabel_format(axis="y", useOffset=False)
-    if quantity == "num_components":
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return tidy(axes, HISTORY[quantity], "evaluations" if against == "num_evaluations" else "round")
 
 
@@ -256,12 +243,7 @@ def plot_density_pair(
 ) -> "Axes":
     """Draw regions of a fit's own marginal density (not corrected by weights) that hold half and 95 % of its mass.
 
-    Parameters
-    ----------
-    first, second
-        Numbers of the two flat coordinates.
-    window
-        Lower and upper ends of the two axes, shape (2, 2).
+    The coordinates are flat ones; the window has the lower and upper ends of the two axes, shape (2, 2).
     """
     grid = np.stack(np.meshgrid(*[np.linspace(low, high, 160) for low, high in window]), axis=-1)
     log_density = marginal(fit.mixture, [first, second]).log_prob(grid.reshape(-1, 2)).reshape(grid.shape[:2])

@@ -41,20 +41,16 @@ def figures(fit: Fit) -> dict[str, tuple["Figure", str]]:
 def _panels(fit: Fit) -> dict[str, tuple[Callable[["Axes"], "Axes"], str]]:
     panels: dict[str, tuple[Callable[[Axes], Axes], str]] = {}
     if fit.ess > 0 and fit.kind == "importance":
-        panels["tail"] = (
-            lambda axes: plots.plot_tail(axes, fit),
-            "How often a ratio p/q exceeds a value. A tail beyond the red line is too heavy to trust.",
-        )
-        panels["weights"] = (
-            lambda axes: plots.plot_weights(axes, fit),
-            "Where the heaviest draws lie: in the posterior's tails (left) or near its peak (right).",
-        )
+        caption = "How often a ratio p/q exceeds a value. A tail beyond the red line is too heavy to trust."
+        panels["tail"] = lambda axes: plots.plot_tail(axes, fit), caption
+        caption = "Where the heaviest draws lie: in the posterior's tails (left) or near its peak (right)."
+        panels["weights"] = lambda axes: plots.plot_weights(axes, fit), caption
         if fit.mixture.dim > 1:
-            panels["residual"] = (
-                lambda axes: plots.plot_residual(axes, fit, 0, 1),
+            caption = (
                 "The posterior's mass over the proposal's, as a logarithm. White is a perfect fit; red is where the "
-                "proposal is too low, which makes heavy weights; blue is where draws are wasted.",
+                "proposal is too low, which makes heavy weights; blue is where draws are wasted."
             )
+            panels["residual"] = lambda axes: plots.plot_residual(axes, fit, 0, 1), caption
     if len(fit.history.get("ess_share", ())) > 1:
         against = "num_evaluations" if "num_evaluations" in fit.history else "round"
         for quantity, title in plots.HISTORY.items():
@@ -65,25 +61,20 @@ def _panels(fit: Fit) -> dict[str, tuple[Callable[["Axes"], "Axes"], str]]:
 
 def _pairs(fit: Fit) -> tuple["Figure", str]:
     num = min(fit.mixture.dim, MOST_COORDINATES)
-    figure, grid = optional.pyplot().subplots(
-        num, num, figsize=PANEL if num == 1 else (2.3 * num, 2.3 * num), squeeze=False, layout="constrained"
-    )
-    for row in range(num):
-        for column in range(num):
-            axes = grid[row, column]
-            if column > row:
-                axes.set_visible(False)
-            elif column == row:
-                plots.plot_marginal(axes, fit, row)
-                axes.get_legend().set_visible(num == 1)
-            else:
-                plots.plot_pair(axes, fit, column, row)
-            if row < num - 1:
-                axes.set_xlabel("")
-                axes.set_xticklabels([])
-            if column > 0:
-                axes.set_ylabel("")
-                axes.set_yticklabels([])
+    size = PANEL if num == 1 else (2.3 * num, 2.3 * num)
+    figure, grid = optional.pyplot().subplots(num, num, figsize=size, squeeze=False, layout="constrained")
+    for (row, column), axes in np.ndenumerate(grid):
+        if column > row:
+            axes.set_visible(False)
+        elif column == row:
+            plots.plot_marginal(axes, fit, row)
+            axes.get_legend().set_visible(num == 1)
+        else:
+            plots.plot_pair(axes, fit, column, row)
+        if row < num - 1:
+            axes.set(xlabel="", xticklabels=[])
+        if column > 0:
+            axes.set(ylabel="", yticklabels=[])
     if num > 1:
         handles, labels = grid[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper right", frameon=False, fontsize=10)
@@ -99,14 +90,7 @@ def _pairs(fit: Fit) -> tuple["Figure", str]:
 def write_report(path: Path, fit: Fit, title: str, command: str) -> Path:
     """Write a page about a fit, and the figures that it shows into a folder ``figures`` beside it.
 
-    Parameters
-    ----------
-    path
-        Where the page goes.
-    title
-        What was fitted.
-    command
-        What made the fit, to be shown on the page.
+    The title says what was fitted, and the command what made the fit.
     """
     plt = optional.pyplot()
     folder = path.parent / "figures"
@@ -144,14 +128,7 @@ def comparison_figure(
 ) -> "Figure":
     """Draw reverse KL against forward KL against the posterior: what each covers, and what that does to the weights.
 
-    Parameters
-    ----------
-    posterior
-        Draws of an exact sampler in the two coordinates, shape (draw, 2).
-    reverse, forward
-        The two fits.
-    coordinates, names
-        Numbers and names of the two flat coordinates.
+    ``posterior`` has draws of an exact sampler in the two flat coordinates, shape (draw, 2).
     """
     plt = optional.pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.8), gridspec_kw={"width_ratios": [1.25, 1]})
@@ -165,10 +142,8 @@ def comparison_figure(
     title = "What each approximation covers (50 % and 95 % regions)"
     plots.tidy(left, title, f"weight of {names[0]}", f"weight of {names[1]}")
     for fit, colour, name in ((reverse, REVERSE, "reverse KL"), (forward, FORWARD, "forward KL")):
-        share = fit.ess / fit.draws.num_draws
-        word = "trusted" if fit.verdict.trusted else "refused"
-        label = f"{name}: k̂ = {fit.pareto_k:.2f}, {share:.1%} effective, {word}"
-        plot_weight_shares(right, fit, colour, label)
+        share, word = fit.ess / fit.draws.num_draws, "trusted" if fit.verdict.trusted else "refused"
+        plot_weight_shares(right, fit, colour, f"{name}: k̂ = {fit.pareto_k:.2f}, {share:.1%} effective, {word}")
     right.plot([0, 1], [0, 1], color="black", linewidth=1, linestyle=":", label="equal weights")
     right.set(xlim=(0, 1), ylim=(0, 1.02))
     title = "What the importance weights make of it"

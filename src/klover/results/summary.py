@@ -16,6 +16,7 @@ from klover.verdict.judge import Verdict
 INTERVAL = (0.05, 0.95)
 LONGEST_TABLE = 40
 """Most quantities that a terminal or a notebook shows."""
+COLUMNS = ("mean", "sd", "5%", "95%", "mcse", "ess", "pareto_k")
 FORMATS = {"ess": ".0f", "pareto_k": ".2f"}
 """How the numbers of a column are written; ``.4g`` where nothing is said."""
 
@@ -24,16 +25,8 @@ FORMATS = {"ess": ".0f", "pareto_k": ".2f"}
 class Summary:
     """A table of posterior quantities; ``print`` it, or read its columns.
 
-    Parameters
-    ----------
-    names
-        Names of the quantities.
-    columns
-        Arrays by name: mean, sd, lower and upper end of the interval, mcse, ess, pareto_k.
-    figures
-        Numbers of the whole fit: log evidence and its error, ESS, k̂, numbers of draws and components.
-    verdict
-        The verdict.
+    ``columns`` are arrays by name: mean, sd, lower and upper end of the interval, mcse, ess, pareto_k. ``figures`` are
+    numbers of the whole fit: log evidence and its error, ESS, k̂, numbers of draws and components.
     """
 
     names: tuple[str, ...]
@@ -116,25 +109,20 @@ def summarise(draws: WeightedDraws, verdict: Verdict, num_components: int) -> Su
     """Summarise weighted draws on the scale that a person reads."""
     values = np.asarray(draws.target.flat_position(draws.x), float)
     weight = np.exp(np.asarray(draws.log_weight, float))
-    columns = _columns(draws, values, weight)
     figures = {
         "kind": draws.kind,
-        "log_evidence": float(draws.log_evidence),
-        "log_evidence_se": float(draws.log_evidence_se),
-        "ess": float(draws.ess),
+        **{name: float(getattr(draws, name)) for name in ("log_evidence", "log_evidence_se", "ess", "pareto_k")},
         "ess_share": float(draws.ess) / draws.num_draws,
         "num_draws": draws.num_draws,
-        "pareto_k": float(draws.pareto_k),
         "num_components": num_components,
     }
-    return Summary(draws.target.names, columns, figures, verdict)
+    return Summary(draws.target.names, _columns(draws, values, weight), figures, verdict)
 
 
 def _columns(draws: WeightedDraws, values: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray]:
     inside = weight > 0
     if not inside.any():
-        nothing = np.full(values.shape[1], np.nan)
-        return dict.fromkeys(("mean", "sd", "5%", "95%", "mcse", "ess", "pareto_k"), nothing)
+        return dict.fromkeys(COLUMNS, np.full(values.shape[1], np.nan))
     mean, error = (np.asarray(figure, float) for figure in draws.mean_and_error(values))
     values, weight, log_ratio = values[inside], weight[inside], np.asarray(draws.log_ratio, float)[inside]
     delta = values - mean
@@ -142,18 +130,9 @@ def _columns(draws: WeightedDraws, values: np.ndarray, weight: np.ndarray) -> di
     lower, upper = weighted_quantile(values, weight, INTERVAL)
     # The error of a mean says how many independent draws would have had the same: var / mcse².
     ess = np.divide(variance, error**2, out=np.zeros_like(variance), where=error > 0)
-    with np.errstate(divide="ignore"):
-        # Particles have no ratios whose tail could be heavy.
-        tails = [
-            np.nan if draws.kind == "particles" else psis.pareto_k(log_ratio + np.log(np.abs(column)))
-            for column in delta.T
-        ]
-    return {
-        "mean": mean,
-        "sd": np.sqrt(variance),
-        "5%": lower,
-        "95%": upper,
-        "mcse": error,
-        "ess": ess,
-        "pareto_k": np.asarray(tails, float),
-    }
+    if draws.kind == "particles":
+        tails = np.full(len(mean), np.nan)  # there are no ratios whose tail could be heavy
+    else:
+        with np.errstate(divide="ignore"):
+            tails = np.array([psis.pareto_k(log_ratio + np.log(np.abs(column))) for column in delta.T], float)
+    return dict(zip(COLUMNS, (mean, np.sqrt(variance), lower, upper, error, ess, tails), strict=True))

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from klover.base.arrays import iterate, logsumexp, namespace
-from klover.base.shapes import AnyArray, Bool, Float, Int
+from klover.base.shapes import AnyArray, Bool, Count, Float, Scalar
 from klover.mixtures.mixture import Mixture
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Moves
@@ -30,8 +30,9 @@ RANDOM_WALK_ACCEPTANCE = 0.3
 
 Points = Float[AnyArray, "particle dim"]
 PerParticle = Float[AnyArray, " particle"]
-Evaluate = Callable[[Points], tuple[PerParticle, Points, Any]]
-"""From points to the log density, its gradient, and whatever else is to be kept of them."""
+Found = tuple[PerParticle, Points, Any]
+"""The log density at points, its gradient, and whatever else is to be kept of them."""
+Evaluate = Callable[[Points], Found]
 
 
 @runtime_checkable
@@ -51,11 +52,11 @@ def trajectory(
     evaluate: Evaluate,
     x: Points,
     momentum: Points,
-    found: tuple[PerParticle, Points, Any],
+    found: Found,
     metric: Metric,
     size: Float[AnyArray, "particle 1"],
-    num_leapfrogs: Int[AnyArray, ""] | int,
-) -> tuple[Points, Points, tuple[PerParticle, Points, Any]]:
+    num_leapfrogs: Count,
+) -> tuple[Points, Points, Found]:
     """Follow Hamilton's equations by leapfrog steps; ``found`` is what :class:`Evaluate` gives at the beginning."""
 
     def leapfrog(carry):
@@ -68,14 +69,14 @@ def trajectory(
     return iterate(leapfrog, (x, momentum, found), num_leapfrogs)
 
 
-def accept(log_ratio: PerParticle, uniform: PerParticle) -> tuple[Bool[AnyArray, " particle"], Float[AnyArray, ""]]:
+def accept(log_ratio: PerParticle, uniform: PerParticle) -> tuple[Bool[AnyArray, " particle"], Scalar]:
     """Metropolis' rule: which moves are taken, and the mean probability; a ratio that is no number is refused."""
     xp = namespace(log_ratio)
     log_ratio = xp.where(xp.isnan(log_ratio) | (log_ratio == xp.inf), -xp.inf, log_ratio)
     return xp.log(uniform) < log_ratio, xp.mean(xp.exp(xp.minimum(log_ratio, 0.0)))
 
 
-def adapt(step: Float[AnyArray, ""] | float, rate: Float[AnyArray, ""], goal: float) -> Float[AnyArray, ""]:
+def adapt(step: Scalar | float, rate: Scalar, goal: float) -> Scalar:
     """Lengthen the step where more moves are taken than the goal asks for, and shorten it where fewer are."""
     xp = namespace(rate)
     return xp.clip(step * xp.exp(rate - goal), *STEP_RANGE)
@@ -165,16 +166,11 @@ def move(
     found = (*bridge(particles), particles)
     for turn in range(tuning.num_moves if num_moves is None else num_moves):
         step, is_small = found[2].step, turn % 2 == 1
-        found, rate = _move_once(
-            generator, evaluator, kernel, found, tuning, bridge, num_leapfrogs or tuning.num_leapfrogs, is_small
-        )
+        num = num_leapfrogs or tuning.num_leapfrogs
+        found, rate = _move_once(generator, evaluator, kernel, found, tuning, bridge, num, is_small)
         step = step if is_small else float(adapt(step, rate, goal))
         found = (*found[:2], dataclasses.replace(found[2], step=step))
     return found[2]
-
-
-Found = tuple[np.ndarray, np.ndarray, Particles]
-"""Log density of a bridge and its gradient at particles, and these."""
 
 
 def _move_once(
@@ -186,7 +182,7 @@ def _move_once(
     bridge: Bridge,
     num_leapfrogs: int,
     is_small: bool,
-) -> tuple[Found, Float[AnyArray, ""]]:
+) -> tuple[Found, Scalar]:
     """Move every particle along one trajectory; return where they are, and the rate of acceptance."""
     log_density, slope, particles = found
     num, x = len(particles.x), particles.x

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from klover.base.linalg import cholesky, inverse_triangular
-from klover.base.shapes import AnyArray, Float, Int, Key, record
+from klover.base.shapes import AnyArray, Float, Int, Point, RandomKey, Scalar, record
 from klover.importance.resampling import systematic
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Full
@@ -39,7 +39,7 @@ class Swarm:
     num_nan: Int[AnyArray, "..."]
 
 
-def mean_field(key: Key[jax.Array, ""], target: Target) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:
+def mean_field(key: RandomKey, target: Target) -> tuple[Point, Point]:
     r"""Fit one Gaussian with a diagonal covariance by the reverse KL; return its location and scale.
 
     Adam on location and log scale, with the gradient of :math:`\theta=\mu+s\epsilon` (Kingma & Welling 2014); steps
@@ -65,31 +65,21 @@ def mean_field(key: Key[jax.Array, ""], target: Target) -> tuple[Float[AnyArray,
         updates, state = optimiser.update(gradient, state)
         return (jax.tree.map(jnp.add, params, updates), state), None
 
-    start_of_steps = params, optimiser.init(params)
-    ((location, log_scale), _), _ = jax.lax.scan(step, start_of_steps, jax.random.split(key_steps, NUM_STEPS))
+    carry = params, optimiser.init(params)
+    ((location, log_scale), _), _ = jax.lax.scan(step, carry, jax.random.split(key_steps, NUM_STEPS))
     return location, jnp.exp(log_scale)
 
 
-def release(key: Key[jax.Array, ""], target: Target, begin: Mixture, num_islands: int, island_size: int) -> Swarm:
+def release(key: RandomKey, target: Target, begin: Mixture, num_islands: int, island_size: int) -> Swarm:
     """Draw all particles from the approximation."""
-    x = begin.sample(key, num_islands * island_size)
-    log_p, log_q = target.log_prob(x), begin.log_prob(x)
-    shape = num_islands, island_size
+    x, shape = begin.sample(key, num_islands * island_size), (num_islands, island_size)
+    log_p, log_q = target.log_prob(x), begin.log_prob(x).reshape(shape)
+    places, values, num_nan = x.reshape(*shape, -1), _clean(log_p).reshape(shape), jnp.sum(jnp.isnan(log_p))
     zero = jnp.zeros((), x.dtype)
-    return Swarm(
-        x.reshape(*shape, -1),
-        _clean(log_p).reshape(shape),
-        log_q.reshape(shape),
-        zero,
-        jnp.zeros(num_islands, x.dtype),
-        zero + 0.5,
-        jnp.sum(jnp.isnan(log_p)),
-    )
+    return Swarm(places, values, log_q, zero, jnp.zeros(num_islands, x.dtype), zero + 0.5, num_nan)
 
 
-def advance(
-    key: Key[jax.Array, ""], target: Target, begin: Mixture, swarm: Swarm, num_leapfrogs: Int[AnyArray, ""]
-) -> Swarm:
+def advance(key: RandomKey, target: Target, begin: Mixture, swarm: Swarm, num_leapfrogs: Int[AnyArray, ""]) -> Swarm:
     """Go to the next temperature: reweight, resample, move. At p itself only the move is left."""
     key_resample, key_move = jax.random.split(key)
     log_ratio = jnp.where(jnp.isfinite(swarm.log_p), swarm.log_p - swarm.log_q, -jnp.inf)
@@ -100,18 +90,11 @@ def advance(
     keys = jax.random.split(key_resample, change.shape[0])
     index = jax.vmap(lambda one, log_weight: systematic(one, log_weight, change.shape[1]))(keys, change)
     x = jnp.take_along_axis(swarm.x, index[:, :, None], axis=1)
-    moved, (log_p, log_q, num_nan), rate = _move(
-        key_move, target, begin, x.reshape(-1, x.shape[-1]), beta, swarm.step, num_leapfrogs
-    )
-    return Swarm(
-        moved.reshape(x.shape),
-        log_p.reshape(change.shape),
-        log_q.reshape(change.shape),
-        beta,
-        log_evidence,
-        adapt(swarm.step, rate, MOVES.acceptance),
-        swarm.num_nan + jnp.sum(num_nan),
-    )
+    flat = x.reshape(-1, x.shape[-1])
+    moved, (log_p, log_q, is_nan), rate = _move(key_move, target, begin, flat, beta, swarm.step, num_leapfrogs)
+    log_p, log_q, num_nan = log_p.reshape(change.shape), log_q.reshape(change.shape), swarm.num_nan + jnp.sum(is_nan)
+    step = adapt(swarm.step, rate, MOVES.acceptance)
+    return Swarm(moved.reshape(x.shape), log_p, log_q, beta, log_evidence, step, num_nan)
 
 
 def _clean(value: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
@@ -122,7 +105,7 @@ def _clean(value: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
 class _Metric:
     """One square root for all particles: that of the approximation, if it has one, times the particles' own scales."""
 
-    scale: Float[AnyArray, " dim"]
+    scale: Point
     root: Float[AnyArray, "dim dim"] | None
 
     def times(self, noise: Float[AnyArray, "particle dim"]) -> Float[AnyArray, "particle dim"]:
@@ -149,14 +132,14 @@ def _metric(begin: Mixture, x: Float[AnyArray, "particle dim"]) -> _Metric:
 
 
 def _move(
-    key: Key[jax.Array, ""],
+    key: RandomKey,
     target: Target,
     begin: Mixture,
     x: Float[AnyArray, "particle dim"],
-    beta: Float[AnyArray, ""],
-    step: Float[AnyArray, ""],
+    beta: Scalar,
+    step: Scalar,
     num_leapfrogs: Int[AnyArray, ""],
-) -> tuple[Float[AnyArray, "particle dim"], tuple[AnyArray, AnyArray, AnyArray], Float[AnyArray, ""]]:
+) -> tuple[Float[AnyArray, "particle dim"], tuple[AnyArray, AnyArray, AnyArray], Scalar]:
     """Move each particle along one trajectory; return points, (log p, log q, NaN seen), and the acceptance rate."""
 
     def density(point):

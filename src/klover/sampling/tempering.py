@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klover.base.arrays import even_comb, iterate, logsumexp, namespace
-from klover.base.shapes import AnyArray, Float
+from klover.base.arrays import bisect, even_comb, logsumexp, namespace
+from klover.base.shapes import AnyArray, Float, Scalar
 from klover.importance.ratios import effective_sample_size
 from klover.mixtures.mixture import Mixture
 from klover.sampling.hamiltonian import Bridge, Particles, move, place
@@ -26,7 +26,7 @@ NUM_HALVINGS = 40
 Refit = Callable[[Mixture, Particles], Mixture]
 
 
-def stride(change: Float[AnyArray, "... particle"], effective_share: float) -> Float[AnyArray, ""]:
+def stride(change: Float[AnyArray, "... particle"], effective_share: float) -> Scalar:
     """Largest part of a change of log weights that leaves a share of every island's particles effective."""
     xp = namespace(change)
     fewest = effective_share * change.shape[-1]
@@ -34,20 +34,13 @@ def stride(change: Float[AnyArray, "... particle"], effective_share: float) -> F
     def is_small(log_part):
         return xp.all(effective_sample_size(xp.exp(log_part) * change) >= fewest)
 
-    def halve(ends):
-        low, high = ends
-        middle = 0.5 * (low + high)
-        is_enough = is_small(middle)
-        return xp.where(is_enough, middle, low), xp.where(is_enough, high, middle)
-
     zero = xp.zeros((), change.dtype)
-    low, _ = iterate(halve, (zero - 40.0, zero), NUM_HALVINGS)
-    return xp.where(is_small(zero), 1.0, xp.exp(low))
+    return xp.where(is_small(zero), 1.0, xp.exp(bisect(is_small, zero - 40.0, zero, NUM_HALVINGS)))
 
 
 def next_temperature(
-    beta: Float[AnyArray, ""] | float, log_ratio: Float[AnyArray, "... particle"], effective_share: float
-) -> Float[AnyArray, ""]:
+    beta: Scalar | float, log_ratio: Float[AnyArray, "... particle"], effective_share: float
+) -> Scalar:
     r"""Return the largest β up to 1 at which weights :math:`r^{\beta-\beta_{old}}` leave enough particles effective."""
     part = stride((1 - beta) * log_ratio, effective_share)
     return namespace(log_ratio).where(part == 1, 1.0, beta + part * (1 - beta))

@@ -28,16 +28,9 @@ CONVERTERS: dict[str, tuple[Predicate, Callable[[Target, Any, Generator], Conver
 
 
 def weighted_draws(target: Target, start: Any, generator: Generator) -> Weighted:
-    """Turn what the user has into flat draws and weights that sum to one.
+    """Turn what the user has, and one of the :data:`CONVERTERS` recognises, into flat draws and normalised weights.
 
-    Parameters
-    ----------
-    target
-        The target. Where it comes from a modelling language, draws by the model's names are on their natural scale.
-    start
-        Whatever one of the :data:`CONVERTERS` recognises.
-    generator
-        Of the draws that are made from approximations.
+    Where the target comes from a modelling language, draws by the model's names are on their natural scale.
     """
     draws, weight = _convert(target, start, generator)
     x = _flatten(target, draws)

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import Float, Point, Scalar
 from klover.targets.model_info import ModelInfo
 
 Points = Float[np.ndarray, "draw dim"]
 Values = Callable[[Points], Float[np.ndarray, " draw"]]
 ValuesAndGradients = Callable[[Points], tuple[Float[np.ndarray, " draw"], Points]]
-LogDensity = Callable[[Float[AnyArray, " dim"]], Float[AnyArray, ""]]
+LogDensity = Callable[[Point], Scalar]
 
 
 @dataclasses.dataclass(eq=False)
@@ -89,17 +89,7 @@ def on_host(function: Callable[[Points], np.ndarray], shape: tuple[int, ...] = (
 
 
 def make_logdensity(dim: int, values: Values, values_and_gradients: ValuesAndGradients | None = None) -> LogDensity:
-    """Make a log density that JAX can vectorise, and differentiate once where there are gradients.
-
-    Parameters
-    ----------
-    dim
-        Length of a point.
-    values
-        Log densities of points.
-    values_and_gradients
-        Log densities and gradients of points; one call gives both.
-    """
+    """Make a log density that JAX can vectorise, and differentiate once where there are gradients (by one call)."""
     if values_and_gradients is None:
         return on_host(values)
     both = on_host(lambda points: np.column_stack(values_and_gradients(points)), (dim + 1,))

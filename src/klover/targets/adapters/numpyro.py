@@ -142,26 +142,20 @@ def _read(trace: dict[str, dict[str, Any]]) -> _Sites:
 
 def _sort(name: str, site: dict[str, Any], sites: _Sites) -> None:
     """Put a random site among the observed, the discrete or the continuous ones."""
-    from numpyro.distributions import ImproperUniform, biject_to
+    from numpyro.distributions import Delta, ImproperUniform, biject_to
 
+    distribution, innermost = site["fn"], _innermost(site["fn"])
     if site["is_observed"]:
         sites.observed[name] = site["value"]
-        return
-    _refuse_without_density(name, site["fn"])
-    if site["fn"].support.is_discrete:
-        sites.discrete.append(name)
-        return
-    sites.latent[name] = biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"]))
-    if isinstance(_innermost(site["fn"]), ImproperUniform):
-        sites.improper.append(name)
-
-
-def _refuse_without_density(name: str, distribution: Any) -> None:
-    from numpyro.distributions import Delta
-
-    if isinstance(_innermost(distribution), Delta):
+    elif isinstance(innermost, Delta):
         raise ValueError(f"model samples {name!r} from a Delta, which has no density. Use numpyro.deterministic.")
-    if distribution.support.is_discrete and not distribution.has_enumerate_support:
+    elif not distribution.support.is_discrete:
+        sites.latent[name] = biject_to(distribution.support).inverse_shape(jnp.shape(site["value"]))
+        if isinstance(innermost, ImproperUniform):
+            sites.improper.append(name)
+    elif distribution.has_enumerate_support:
+        sites.discrete.append(name)
+    else:
         raise ValueError(
             f"model has the discrete site {name!r} with infinitely many values, which cannot be summed out. "
             "Marginalise it by hand, for example with a closed form."

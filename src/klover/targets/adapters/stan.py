@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import Float, Point
 from klover.targets.adapters.host import Failures, HostModelInfo, Points, make_logdensity, on_host
 from klover.targets.adapters.stan_program import CompiledModel, compile_program, translate
 from klover.targets.model_info import Position
@@ -116,11 +116,11 @@ def _target(model: CompiledModel | _BridgeStan, data: dict[str, np.ndarray], imp
     read, write = on_host(model.constrain, (len(model.names),)), on_host(model.unconstrain, (model.dim,))
     places, parameters = _places(model.names), _places(model.parameters)
 
-    def constrain(x: Float[AnyArray, " dim"]) -> Position:
+    def constrain(x: Point) -> Position:
         flat = read(x)
         return {name: flat[place] for name, place in places.items()}
 
-    def unconstrain(position: Position) -> Float[AnyArray, " dim"]:
+    def unconstrain(position: Position) -> Point:
         flat = jnp.zeros(len(model.parameters))
         for name, place in parameters.items():
             flat = flat.at[place].set(jnp.asarray(position[name], float))

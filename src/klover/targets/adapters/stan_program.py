@@ -81,15 +81,7 @@ def compile_program(code: str) -> Path:
 
 
 class CompiledModel:
-    """A compiled program with its data.
-
-    Parameters
-    ----------
-    library
-        The compiled program.
-    data
-        Its data by name.
-    """
+    """A compiled program with its data, by name."""
 
     def __init__(self, library: Path, data: dict[str, np.ndarray]):
         self._library = _load(library)
