@@ -32,7 +32,7 @@ else:
 
 PyTree: TypeAlias = Any
 
-KeyLike: TypeAlias = Key[jax.Array, ""] | int
+KeyLike: TypeAlias = Key[jax.Array, ""] | int | np.integer
 """A typed key, or a seed that one is made of."""
 
 T = TypeVar("T")

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import jax
 
-from klover.base.shapes import Key, PyTree, record
+from klover.base.checks import as_key
+from klover.base.shapes import KeyLike, PyTree, record
 from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo, BoostState
 from klover.boosting.settings import Settings
@@ -37,9 +38,9 @@ class VIAlgorithm(NamedTuple):
         From a key, a state and a number to a pytree of that many draws of the mixture, not weighted.
     """
 
-    init: Callable[[PyTree, Key[jax.Array, ""]], AlgorithmState]
-    step: Callable[[Key[jax.Array, ""], AlgorithmState], tuple[AlgorithmState, BoostInfo]]
-    sample: Callable[[Key[jax.Array, ""], AlgorithmState, int], PyTree]
+    init: Callable[[PyTree, KeyLike], AlgorithmState]
+    step: Callable[[KeyLike, AlgorithmState], tuple[AlgorithmState, BoostInfo]]
+    sample: Callable[[KeyLike, AlgorithmState, int], PyTree]
 
 
 def vi_algorithm(
@@ -71,10 +72,10 @@ def vi_algorithm(
 
     def init(position, key):
         target = Target(logdensity, position)
-        return AlgorithmState(rounds.init(key, target, settings, start)[0], target)
+        return AlgorithmState(rounds.init(as_key(key), target, settings, start)[0], target)
 
     def step(key, state):
-        grown, info = rounds.step(key, state.boost, state.target, settings)
+        grown, info = rounds.step(as_key(key), state.boost, state.target, settings)
         return AlgorithmState(grown, state.target), info
 
     def sample(key, state, num_samples):
