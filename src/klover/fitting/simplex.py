@@ -36,14 +36,6 @@ def gain(log_candidate: PerComponent, log_q: PerDraw, weight: PerDraw) -> Weight
     return xp.exp(logsumexp(log_weight + log_candidate - xp.where(weight > 0, log_q, 0.0), axis=1))
 
 
-def gain_and_error(log_candidate: PerComponent, log_q: PerDraw, weight: PerDraw) -> tuple[Weights, Weights]:
-    r"""Return the gain with its Monte Carlo error :math:`\sqrt{\sum_sw_s^2(f/q-g)^2}`."""
-    xp = namespace(log_candidate)
-    ratio = xp.exp(log_candidate - log_q)
-    value = gain(log_candidate, log_q, weight)
-    return value, xp.sqrt(xp.sum(xp.where(weight > 0, weight * (ratio - value[:, None]), 0.0) ** 2, axis=1))
-
-
 def kkt_gap(log_weights: Weights, log_component: PerComponent, weight: PerDraw) -> Float[AnyArray, ""]:
     """Largest gain over the used components, less one: zero at the optimum."""
     xp = namespace(log_component)
