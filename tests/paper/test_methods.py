@@ -8,6 +8,7 @@ import pytest
 
 from helpers import needs
 from klover.paper import datasets, gibbs, methods, models, problems
+from klover.tuning import Islands
 
 pytestmark = needs("blackjax")
 
@@ -66,9 +67,7 @@ def test_choices_reach_the_settings(method):
 
 
 def test_particles_of_a_network_are_scored(getkey, monkeypatch):
-    monkeypatch.setattr(methods.escalation, "NUM_SWEEPS", 2)
-    monkeypatch.setattr(methods.escalation, "KEPT_SWEEPS", 1)
-    monkeypatch.setattr(methods.escalation, "MOST_LEAPFROGS", 10)
+    monkeypatch.setattr(methods, "ISLANDS", Islands(num_sweeps=2, most_leapfrogs=10))
     monkeypatch.setattr(models, "NUM_HIDDEN", 2)
     problem = problems.load("bnn", "boston", (1,))
     scores, _ = methods.solve("refine", jax.random.split(getkey(), 1), problem, QUICK)

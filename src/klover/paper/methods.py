@@ -17,6 +17,7 @@ import numpy as np
 from klover.base.shapes import AnyArray, Float, Int, Key
 from klover.boosting import newcomer, rounds, sources
 from klover.boosting.settings import Settings
+from klover.fitting.divergences import PAPER_LOG_EPSILON
 from klover.fitting.simplex import forward_weights
 from klover.importance import psis
 from klover.importance.ratios import normalise
@@ -27,6 +28,7 @@ from klover.paper.problems import Problem, Scores
 from klover.refinement import escalation
 from klover.refinement.refine import refine
 from klover.targets.target import Target, evaluate
+from klover.tuning import Islands
 
 NUM_DRAWS = 6000
 """Draws of the final mixture, and of all chains together (appendix "Hyperparameters")."""
@@ -39,8 +41,7 @@ NUM_STARTS = 1000
 NUM_TIMINGS = 5
 NUM_REMAINDER_CHAINS = 100
 NUM_REMAINDER_DRAWS = 20
-LOG_EPSILON = -10.0
-"""log ε of the paper's smoothed residual; without it the search for a newcomer runs away into the tails of p/q."""
+ISLANDS = Islands()
 
 FAST_COMPILATION: dict[str, Any] = {"xla_backend_optimization_level": 1}
 """Half the time to compile on a CPU; what is compiled runs as fast."""
@@ -113,7 +114,7 @@ def boosted_by_chains(
 def _remainder_draws(key: Key[jax.Array, ""], target: Target, mixture: Mixture) -> Float[AnyArray, "draw dim"]:
     key_start, key_chains = jax.random.split(key)
     start, log_q = mixture.sample_and_log_prob(key_start, NUM_REMAINDER_CHAINS)
-    log_epsilon = jnp.mean(log_q) + LOG_EPSILON
+    log_epsilon = jnp.mean(log_q) + PAPER_LOG_EPSILON
 
     def log_remainder(point):
         return target.log_prob(point) - jnp.logaddexp(mixture.log_prob(point[None])[0], log_epsilon)
@@ -129,7 +130,7 @@ def _remainder_draws(key: Key[jax.Array, ""], target: Target, mixture: Mixture) 
 
 ONE = Settings(max_components=1, num_round_draws=NUM_ROUND_DRAWS)
 THREE = dataclasses.replace(ONE, max_components=3)
-SMOOTHED = dataclasses.replace(THREE, log_epsilon=LOG_EPSILON)
+SMOOTHED = dataclasses.replace(THREE, log_epsilon=PAPER_LOG_EPSILON)
 BOOSTED = {
     "rkl-vi": ("reverse", 1, dataclasses.replace(ONE, divergence="reverse")),
     "rkl-vb2": ("reverse", 2, dataclasses.replace(SMOOTHED, divergence="reverse")),
@@ -241,11 +242,12 @@ def _refined_particles(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.n
     key_field, key_tail, key_carry = (
         jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number) for number in range(3)
     )
-    escalation.compile_ahead(keys, problem.targets)
+    escalation.compile_ahead(keys, problem.targets, ISLANDS)
     with ALONE:
         began = time.perf_counter()
         begins = escalation.mean_field(key_field, problem.targets)
-        arrived, sweeps = escalation.carry(key_carry, problem.targets, begins, lambda num: None, lambda beta: None)
+        quiet = (lambda num: None), (lambda beta: None)
+        arrived, sweeps = escalation.carry(key_carry, problem.targets, begins, *quiet, ISLANDS)
         seconds = time.perf_counter() - began
 
     def tail_index(key, target, begin):
