@@ -152,7 +152,7 @@ PARTS = {
     "evaluate the target": r"evaluator\.py:(values|values_and_gradients) ",
     "search for modes": r"klover/search/",
     "final draws": r"draws\.py:weigh_on_host ",
-    "verdict": r"klover/verdict/|judgement\.py",
+    "verdict": r"klover/verdict/",
     "rounds": r"klover/refinement/",
 }
 """What the main thread is at, by the files and functions on its stack, the outermost first; the first that fits."""

@@ -43,3 +43,13 @@ def test_many_starts_in_one_program_and_draws_by_the_positions_structure():
     assert draws["a"].shape == (2, 4000)
     # A mixture that was fitted to so many draws is as exact as they are.
     assert np.all(np.abs(draws["b"].mean(1) - 1.0) < 5 / np.sqrt(NUM_DRAWS))
+
+
+def test_a_whole_number_is_a_key():
+    algorithm = klover.vi_algorithm(log_density, SETTINGS, start="forward")
+
+    def run(key):
+        state, _ = algorithm.step(key, algorithm.init({"a": 0.0, "b": jnp.zeros(2)}, key))
+        return algorithm.sample(key, state, 5)
+
+    jax.tree.map(np.testing.assert_array_equal, run(7), run(jax.random.key(7)))

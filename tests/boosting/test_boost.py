@@ -245,3 +245,26 @@ def test_a_fit_is_a_start(getkey):
     # One Gaussian misses two; two Gaussians meet them up to what 1000 draws leave open.
     assert grown.history["forward_kl"][1] < 0.1 * first.history["forward_kl"][0]
     assert grown.settings["start"] == "Fit"
+
+
+def without_gradient():
+    """Make a standard Normal in two dimensions of a function that JAX cannot differentiate."""
+    return klover.from_callback(lambda x: -0.5 * np.sum(x**2, axis=-1), 2, vectorized=True)
+
+
+@pytest.mark.parametrize("options", [EM, {"newcomer": "gain", **QUICK_ADAM}], ids=["em", "adam"])
+def test_a_target_without_a_gradient_is_boosted_to_its_end(options, getkey):
+    family = "normal-diagonal"
+    start = klover.diffuse([-3.0, -3.0], [3.0, 3.0], family)
+    fit = klover.boost(getkey(), without_gradient(), start, family=family, max_components=2, **options)
+    assert fit.verdict.trusted
+    assert abs(fit.log_evidence - np.log(2 * np.pi)) < 5 * fit.log_evidence_se
+
+
+def test_choices_that_take_a_gradient_are_refused_where_there_is_none(getkey):
+    start = klover.diffuse([-3.0, -3.0], [3.0, 3.0], "normal-diagonal")
+    for choices in ({}, {"start": start}, {"start": start, "newcomer": "gain", "divergence": "reverse"}):
+        with pytest.raises(
+            ValueError, match=r"must have a gradient.*klover.diffuse\(lower, upper, 'normal-diagonal'\)"
+        ):
+            klover.boost(getkey(), without_gradient(), **choices)

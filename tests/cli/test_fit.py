@@ -1,4 +1,3 @@
-import importlib
 import json
 import math
 import subprocess
@@ -11,7 +10,6 @@ import pytest
 import klover
 from helpers import needs
 from klover import cli
-from klover.base import optional
 from klover.cli import fit as command
 from klover.results import report
 
@@ -250,14 +248,8 @@ def test_a_density_that_is_no_number_is_refused_without_a_traceback(here, capsys
 
 
 def test_missing_libraries_cost_only_what_needs_them(here, capsys, monkeypatch):
-    present = importlib.import_module
-
-    def find(name, package=None):
-        if name.split(".")[0] in ("matplotlib", "xarray"):
-            raise ImportError(name)
-        return present(name, package)
-
-    monkeypatch.setattr(optional.importlib, "import_module", find)
+    for name in ("matplotlib", "xarray"):
+        monkeypatch.setitem(sys.modules, name, None)
     assert run("models.py:target", "--out", "out") == 0
     err = capsys.readouterr().err
     assert "draws.nc is left out. Labelled results need xarray: pip install 'klover[arviz]'." in err

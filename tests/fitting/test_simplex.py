@@ -188,7 +188,7 @@ def test_without_any_weight_the_mixture_stays(method):
     np.testing.assert_allclose(kept[:6], log_weights[:6])
 
 
-def test_gain_and_its_error_cover_the_exact_value(getkey):
+def test_the_gain_is_the_exact_value_within_its_error(getkey):
     grid = np.linspace(-25, 25, 20_001)
     locations, scales = np.array([[0.0], [2.0], [-1.0]]), np.array([[1.0], [0.6], [2.0]])
 
@@ -210,7 +210,7 @@ def test_gain_and_its_error_cover_the_exact_value(getkey):
         score.append((value - exact) / error)
     score = np.array(score)
     assert np.all(np.abs(score) < 5)
-    # The scores have unit spread: the error is neither too large nor too small (chi-square with 60 degrees).
+    # The scores have unit spread (chi-square with 60 degrees).
     assert stats.chi2.ppf(1e-5, 60) < (score**2).sum() < stats.chi2.ppf(1 - 1e-5, 60)
 
 

@@ -224,21 +224,6 @@ def test_truncation_cuts_at_the_root_of_the_number_of_draws(values):
     np.testing.assert_allclose(ratios.truncate(log_ratio), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("quantile", [0.011, 0.5, 0.901, 0.989, 1.0])
-def test_clip_cuts_at_the_quantile(quantile):
-    log_ratio = np.random.default_rng(0).permutation(np.linspace(-5.0, 5.0, 100))
-    for convert in (np.asarray, jnp.asarray):
-        clipped = ratios.clip(convert(log_ratio), quantile)
-        limit = np.quantile(log_ratio, quantile, method="inverted_cdf")
-        np.testing.assert_allclose(clipped, np.minimum(log_ratio, limit), rtol=1e-14)
-
-
-@pytest.mark.parametrize("quantile", [0.0, -0.1, 1.01, np.nan])
-def test_clip_refuses_what_is_no_quantile(quantile):
-    with pytest.raises(ValueError, match=r"quantile must lie in \(0, 1\], got .*. 0.99 clips the largest 1 %"):
-        ratios.clip(np.zeros(3), quantile)
-
-
 def test_values_outside_the_support_are_silent():
     log_weight = np.array([0.0, -np.inf, 0.0, -np.inf])
     values = np.array([[1.0, 2.0], [np.nan, np.inf], [3.0, 6.0], [np.inf, np.nan]])

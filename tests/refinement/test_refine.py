@@ -161,6 +161,8 @@ def test_a_constant_changes_the_evidence_and_nothing_else(make, budget, toleranc
         assert moved.num_evaluations == plain.num_evaluations
         np.testing.assert_array_equal(moved.history["num_components"], plain.history["num_components"])
         np.testing.assert_allclose(moved.draws.x / scale, plain.draws.x / scale, rtol=0, atol=tolerance)
+        for leaf, same in zip(jax.tree.leaves(moved.mixture), jax.tree.leaves(plain.mixture), strict=True):
+            np.testing.assert_allclose(leaf, same, rtol=tolerance, atol=tolerance)
         # The log density itself is rounded to a unit in the last place of the shift.
         unit = np.spacing(abs(shift))
         np.testing.assert_allclose(moved.draws.log_weight, plain.draws.log_weight, rtol=1e-8, atol=100 * unit)

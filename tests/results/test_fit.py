@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import compilations, judged, linear_regression
+from helpers import compilations, judged, linear_regression, needs
 from klover.importance import psis
 from klover.importance.draws import sample_importance, weigh
 from klover.mixtures.components import Family
@@ -156,6 +156,28 @@ def test_posterior_draws_are_named_and_constrained(rates):
         np.testing.assert_array_equal(rates.posterior(2000, key)["rate"], values["rate"])
     assert np.any(rates.posterior(2000, 1)["rate"] != values["rate"])
     assert len(rates.posterior()["rate"]) == 4000
+
+
+DRAWING = {
+    "importance": lambda fit, key: fit.importance(key, 50).x,
+    "resample": lambda fit, key: fit.draws.resample(key, 50)["rate"],
+    "resample_unconstrained": lambda fit, key: fit.draws.resample_unconstrained(key, 50),
+    "initial_positions": lambda fit, key: fit.draws.initial_positions(key, 4)["weight"],
+    "posterior": lambda fit, key: fit.posterior(50, key)["weight"],
+    "to_pandas": lambda fit, key: fit.to_pandas(50, key).to_numpy(),
+    "to_datatree": lambda fit, key: fit.to_datatree(50, key)["posterior"]["rate"].to_numpy(),
+    "sample": lambda fit, key: fit.mixture.sample(key, 5),
+    "sample_and_log_prob": lambda fit, key: fit.mixture.sample_and_log_prob(key, 5)[1],
+}
+
+
+@needs("pandas", "xarray")
+@pytest.mark.parametrize("draw", DRAWING.values(), ids=DRAWING)
+def test_a_whole_number_is_a_key_wherever_there_is_one(rates, draw):
+    expected = draw(rates, jax.random.key(5))
+    for seed in (5, np.int64(5)):
+        np.testing.assert_array_equal(draw(rates, seed), expected)
+    assert np.any(np.asarray(draw(rates, 6)) != np.asarray(expected))
 
 
 def test_posterior_draws_as_a_table(rates):

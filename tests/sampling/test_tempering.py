@@ -16,12 +16,11 @@ from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.sampling import tempering
 from klover.sampling.hamiltonian import Particles, place
-from klover.sampling.tempering import carry, excursion, next_temperature, stride
+from klover.sampling.tempering import carry, excursion, next_temperature
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Moves
 
 WITH_AND_WITHOUT = pytest.mark.parametrize("has_gradient", [True, False], ids=["gradient", "walk"])
-BOTH = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
 MOVES = Moves()
 DIM = 2
 
@@ -48,25 +47,6 @@ def follow(kernel: Mixture, now: Particles) -> Mixture:
 
 def wide_start(location: float = 3.0, scale: float = 10.0) -> Mixture:
     return Mixture.of(Family("student").components(np.full((1, DIM), location), np.full((1, DIM), scale**2)))
-
-
-@given(scale=st.floats(0.01, 1e4), seed=st.integers(0, 2**32 - 1))
-def test_a_stride_leaves_half_of_the_particles_effective(scale, seed):
-    change = scale * np.random.default_rng(seed).normal(size=100)
-    part = stride(change, 0.5)
-    assert 0 < part <= 1
-    effective = effective_sample_size(part * change)
-    assert effective >= 50 - 1e-6
-    assert part == 1 or effective == pytest.approx(50, abs=1e-3)
-
-
-@BOTH
-@pytest.mark.parametrize("share", [0.5, 0.9])
-def test_a_stride_leaves_a_share_of_every_island_effective(xp, share):
-    change = xp.asarray(np.random.default_rng(0).normal(size=(3, 200)) * 10)
-    part = stride(change, share)
-    assert effective_sample_size(part * change).min() / 200 == pytest.approx(share, abs=1e-3)
-    assert stride(0.01 * change, share) == 1.0
 
 
 @given(seed=st.integers(0, 2**32 - 1), scale=st.floats(0.1, 1e3), beta=st.floats(0.0, 0.99))

@@ -411,6 +411,17 @@ def test_check_reports(getkey, logdensity, expected):
         assert re.search(pattern, problem)
 
 
+@pytest.mark.parametrize(("limit", "words"), [(10.0, "no problem found"), (1.0, "NaN at .* of 41 points")])
+def test_check_works_without_a_gradient(limit, words):
+    def on_host(x):
+        return np.where(np.abs(x).max(-1) > limit, np.nan, -0.5 * np.sum(x**2, -1))
+
+    def logdensity(x):
+        return jax.pure_callback(on_host, jax.ShapeDtypeStruct((), x.dtype), x, vmap_method="broadcast_all")
+
+    assert re.search(words, str(Target(logdensity, jnp.zeros(2)).check(0, num_points=40)))
+
+
 def test_large_values_are_no_problem_in_float64(getkey):
     assert Target(lambda x: 1e5 - x[0] ** 2, jnp.zeros(2)).check(getkey(), num_points=40).ok
 

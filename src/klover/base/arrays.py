@@ -135,18 +135,6 @@ def iterate(
     return jax.lax.while_loop(goes_on, lambda counted: (counted[0] + 1, step(counted[1])), (0, carry))[1]
 
 
-def bisect(holds: Callable[[Any], Any], low: Carry, high: Carry, num_steps: int) -> Carry:
-    """Return the largest number, to a part of :math:`2^{-n}`, at which what holds below and fails above still holds."""
-
-    def halve(ends):
-        middle = 0.5 * (ends[0] + ends[1])
-        is_below = holds(middle)
-        xp = namespace(middle, is_below)
-        return xp.where(is_below, middle, ends[0]), xp.where(is_below, ends[1], middle)
-
-    return iterate(halve, (low, high), num_steps)[0]
-
-
 def over_blocks(function: Callable[..., T], *arrays: AnyArray, block: int = BLOCK) -> list[T]:
     """Apply a function to blocks of rows: all rows at once on JAX arrays, blocks that fit the cache on NumPy ones."""
     if namespace(*arrays) is jnp:

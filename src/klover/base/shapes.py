@@ -31,7 +31,7 @@ else:
 PyTree: TypeAlias = Any
 
 RandomKey: TypeAlias = Key[jax.Array, ""]
-KeyLike: TypeAlias = RandomKey | int
+KeyLike: TypeAlias = RandomKey | int | np.integer
 """A typed key, or a seed that one is made of."""
 
 Scalar: TypeAlias = Float[AnyArray, ""]

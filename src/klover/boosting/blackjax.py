@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import jax
 
-from klover.base.shapes import PyTree, RandomKey, record
+from klover.base.checks import as_key
+from klover.base.shapes import KeyLike, PyTree, record
 from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo, BoostState
 from klover.boosting.settings import Settings
@@ -29,9 +30,9 @@ class VIAlgorithm(NamedTuple):
     the newcomer replaces the lightest one), and measures it; ``sample`` draws positions, not weighted, of the mixture.
     """
 
-    init: Callable[[PyTree, RandomKey], AlgorithmState]
-    step: Callable[[RandomKey, AlgorithmState], tuple[AlgorithmState, BoostInfo]]
-    sample: Callable[[RandomKey, AlgorithmState, int], PyTree]
+    init: Callable[[PyTree, KeyLike], AlgorithmState]
+    step: Callable[[KeyLike, AlgorithmState], tuple[AlgorithmState, BoostInfo]]
+    sample: Callable[[KeyLike, AlgorithmState, int], PyTree]
 
 
 def vi_algorithm(
@@ -57,10 +58,10 @@ def vi_algorithm(
 
     def init(position, key):
         target = Target(logdensity, position)
-        return AlgorithmState(rounds.init(key, target, settings, start)[0], target)
+        return AlgorithmState(rounds.init(as_key(key), target, settings, start)[0], target)
 
     def step(key, state):
-        grown, info = rounds.step(key, state.boost, state.target, settings)
+        grown, info = rounds.step(as_key(key), state.boost, state.target, settings)
         return AlgorithmState(grown, state.target), info
 
     def sample(key, state, num_samples):

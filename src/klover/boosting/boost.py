@@ -171,8 +171,8 @@ def _check_without_gradient(start: str | Mixture | Fit, settings: Settings) -> N
     if isinstance(start, str) or settings.divergence == "reverse" or settings.newcomer != "gain":
         raise ValueError(
             "target must have a gradient for these choices, got a log density that JAX cannot differentiate. Pass "
-            "grad= to klover.from_callback, or start=klover.diffuse(lower, upper), newcomer='gain' and "
-            "divergence='forward', which need values alone."
+            f"grad= to klover.from_callback, or start=klover.diffuse(lower, upper, {settings.family.name!r}), "
+            "newcomer='gain' and divergence='forward', which need values alone."
         )
 
 
@@ -187,7 +187,7 @@ def _checked(start: str | Mixture | Fit, key: RandomKey, target: Target, setting
         return start
     if start.dim != target.dim:
         raise ValueError(f"start must have the dimension of the target, {target.dim}, got {start.dim}.")
-    given, asked = start.components.family_name, f"{settings.family.tail}-{settings.family.covariance}"
+    given, asked = start.components.family_name, settings.family.name
     if given != asked:
         raise ValueError(
             f"start must be a mixture of {asked!r} components, got {given!r}: a mixture has components of one family. "

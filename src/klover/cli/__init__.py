@@ -1,4 +1,8 @@
-"""The command line: ``klover fit``, ``explain``, ``demo`` and ``paper``."""
+"""The command line: ``klover fit``, ``explain``, ``demo`` and ``paper``, a module for each.
+
+``models`` reads the models and the data that ``klover fit`` is given, ``environment`` sets JAX up. It may import every
+room, and no room imports it.
+"""
 
 import argparse
 import os

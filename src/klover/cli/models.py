@@ -183,6 +183,8 @@ def _call(model: Callable, data: dict[str, Any]) -> tuple[bool, Any]:
     """Call the model; return whether it is one of NumPyro's, at whose first primitive it is stopped, and its result."""
     if "numpyro" not in sys.modules:
         return False, model(**data)
+    import klover
+
     primitives = sys.modules["numpyro.primitives"]
 
     class Met(Exception):
@@ -198,6 +200,6 @@ def _call(model: Callable, data: dict[str, Any]) -> tuple[bool, Any]:
     except Met as met:
         # A function that makes a target of a NumPyro model meets the primitives inside the adapter.
         frames = traceback.walk_tb(met.__traceback__)
-        if any(frame.f_globals.get("__name__") == "klover.targets.adapters.numpyro" for frame, _ in frames):
+        if any(frame.f_globals.get("__name__") == klover.from_numpyro.__module__ for frame, _ in frames):
             return False, model(**data)
         return True, None

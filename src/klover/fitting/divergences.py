@@ -9,14 +9,15 @@ The reported *divergences* subtract the estimated :math:`\log Z`; so they do not
 :math:`\log\hat p`. (The sum in the paper's Eq. 9, read with :math:`\hat p`, is :math:`\mathrm{KL}+\log Z`.)
 """
 
-import math
-
-from klover.base.arrays import constant, logsumexp, namespace
+from klover.base.arrays import constant, namespace
 from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 from klover.importance.ratios import log_evidence, normalise
 
 PAPER_LOG_EPSILON = -10.0
-"""log ε of the paper's smoothed residual ("Stabilization of likelihood ratios"): an ascent of p/q runs away without."""
+"""log ε of the paper's smoothed residual ("Stabilization of likelihood ratios").
+
+Without it the search for a newcomer runs away into the tails of p/q.
+"""
 
 
 def forward_loss(log_ratio: PerDraw, log_q: PerDraw) -> Scalar:
@@ -75,11 +76,3 @@ def smoothed(log_density: Float[AnyArray, "*draw"], log_epsilon: float | None) -
     if log_epsilon is None:
         return log_density
     return namespace(log_density).logaddexp(log_density, log_epsilon)
-
-
-def log_residual(log_p: PerDraw, log_q: PerDraw, log_epsilon: float | None = None) -> PerDraw:
-    r"""Log-residual :math:`\log(p/q)`, or :math:`\log\frac{p+\epsilon}{q+\epsilon}` with the draws' own Ẑ."""
-    if log_epsilon is None:
-        return log_p - log_q
-    log_normaliser = logsumexp(log_p - log_q) - math.log(log_p.shape[0])
-    return smoothed(log_p - log_normaliser, log_epsilon) - smoothed(log_q, log_epsilon)

@@ -9,14 +9,15 @@ import math
 
 import numpy as np
 
-from klover.base.arrays import bisect, compiled, logsumexp, namespace
+from klover.base.arrays import compiled, iterate, logsumexp, namespace
 from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
 
 LogRatio = PerDraw
 
 MeanAndError = tuple[Float[AnyArray, "..."], Float[AnyArray, "..."]]
 
-NUM_HALVINGS = 30
+NUM_HALVINGS = 40
+SMALLEST_LOG_PART = -40.0
 
 
 def normalise(log_ratio: LogRatio) -> LogRatio:
@@ -80,25 +81,26 @@ def truncate(log_ratio: LogRatio) -> LogRatio:
 def temper(log_ratio: LogRatio, fewest: float | int) -> LogRatio:
     r"""Return normalised :math:`\beta\log r` with the largest β ≤ 1 that leaves ``fewest`` effective draws, or half."""
     xp = namespace(log_ratio)
-    inside = xp.isfinite(log_ratio)
-    wanted = xp.minimum(fewest, 0.5 * xp.sum(inside))
-
-    def power(beta):
-        # 0 · (-inf) is not a number: a draw outside the support stays outside.
-        return xp.where(inside, beta * xp.where(inside, log_ratio, 0.0), -xp.inf)
-
-    zero = xp.zeros((), log_ratio.dtype)
-    low = bisect(lambda beta: effective_sample_size(power(beta)) >= wanted, zero, zero + 1.0, NUM_HALVINGS)
-    return normalise(power(xp.where(effective_sample_size(log_ratio) >= wanted, 1.0, low)))
+    wanted = xp.minimum(fewest, 0.5 * xp.sum(log_ratio > -xp.inf))
+    return normalise(stride(log_ratio, wanted) * log_ratio)
 
 
-def clip(log_ratio: LogRatio, quantile: float) -> LogRatio:
-    """Cut the ratios at one of their own quantiles (for example 0.99)."""
-    if not 0 < quantile <= 1:
-        raise ValueError(f"quantile must lie in (0, 1], got {quantile!r}. 0.99 clips the largest 1 %.")
-    xp = namespace(log_ratio)
-    rank = max(math.ceil(quantile * log_ratio.shape[0]) - 1, 0)
-    return xp.minimum(log_ratio, xp.sort(log_ratio)[rank])
+def stride(change: Float[AnyArray, "... draw"], fewest: Scalar | float | int) -> Scalar:
+    """Largest part, up to all, of a change of log weights that leaves so many draws effective, in every row of them."""
+    xp = namespace(change)
+
+    def is_small(log_part):
+        return xp.all(effective_sample_size(xp.exp(log_part) * change) >= fewest)
+
+    def halve(ends):
+        low, high = ends
+        middle = 0.5 * (low + high)
+        is_enough = is_small(middle)
+        return xp.where(is_enough, middle, low), xp.where(is_enough, high, middle)
+
+    zero = xp.zeros((), change.dtype)
+    ends = xp.where(is_small(zero), 0.0, SMALLEST_LOG_PART).astype(change.dtype), zero
+    return xp.exp(iterate(halve, ends, NUM_HALVINGS, lambda ends: ends[0] == ends[1])[0])
 
 
 @compiled

@@ -171,6 +171,11 @@ class Family:
         return cls(*names[family])
 
     @property
+    def name(self) -> str:
+        """Tail and covariance, as :meth:`parse` reads them."""
+        return f"{self.tail}-{self.covariance}"
+
+    @property
     def is_df_fitted(self) -> bool:
         """Whether the degrees of freedom are free."""
         return self.tail == "student" and self.df is None

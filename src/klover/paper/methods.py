@@ -234,7 +234,8 @@ def _refined_particles(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.n
     with ALONE:
         began = time.perf_counter()
         begins = escalation.mean_field(key_field, problem.targets)
-        arrived, sweeps = escalation.carry(key_carry, problem.targets, begins, lambda num: None, lambda beta: None)
+        quiet = (lambda num: None), (lambda beta: None)
+        arrived, sweeps = escalation.carry(key_carry, problem.targets, begins, *quiet, ISLANDS)
         seconds = time.perf_counter() - began
 
     def tail_index(key, target, begin):

@@ -23,8 +23,8 @@ from klover.mixtures.mixture import Mixture
 from klover.paper import chains
 from klover.paper.adaptive import adaptive_importance, begin
 from klover.refinement.refine import refine
-from klover.search.climb import climb
-from klover.search.curvature import precision
+from klover.search.curvature import covariance, precision
+from klover.search.modes import climb_target
 from klover.targets.evaluator import Evaluator
 from klover.targets.target import Target
 
@@ -77,9 +77,9 @@ def laplace_importance(seed: int, target: Target, scale: float) -> Answer:
 
 
 def _laplace(evaluator: Evaluator, family: Family) -> Mixture:
-    """Return one component at the top that L-BFGS finds from the example, with the inverse of the Hessian there."""
-    tops, _ = climb(evaluator.values_and_gradients, np.asarray(evaluator.target.start, float)[None])
-    return Mixture.of(family.components(tops, np.linalg.inv(precision(evaluator, np.asarray(tops[0])))[None]))
+    """Return one component at the top that L-BFGS finds from the example, as wide as the curvature there says."""
+    tops, _ = climb_target(evaluator, np.asarray(evaluator.target.start, float)[None])
+    return Mixture.of(family.components(tops, np.asarray(covariance(precision(evaluator, tops[0])))[None]))
 
 
 def population_importance(seed: int, target: Target, scale: float) -> Answer:

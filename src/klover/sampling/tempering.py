@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klover.base.arrays import bisect, even_comb, logsumexp, namespace
-from klover.base.shapes import AnyArray, Float, Scalar
-from klover.importance.ratios import effective_sample_size
+from klover.base.arrays import even_comb, logsumexp, namespace
+from klover.base.shapes import AnyArray, Float
+from klover.importance.ratios import stride
 from klover.mixtures.mixture import Mixture
 from klover.sampling.hamiltonian import Bridge, Particles, move, place
 from klover.targets.evaluator import Evaluator
@@ -21,28 +21,18 @@ from klover.tuning import Moves
 HEATING_STEPS = 3
 SMALLEST_STRIDE = 1e-3
 """Of an excursion's way back: particles of a hot target without a mixture may have no common support."""
-NUM_HALVINGS = 40
 
 Refit = Callable[[Mixture, Particles], Mixture]
 
 
-def stride(change: Float[AnyArray, "... particle"], effective_share: float) -> Scalar:
-    """Largest part of a change of log weights that leaves a share of every island's particles effective."""
-    xp = namespace(change)
-    fewest = effective_share * change.shape[-1]
-
-    def is_small(log_part):
-        return xp.all(effective_sample_size(xp.exp(log_part) * change) >= fewest)
-
-    zero = xp.zeros((), change.dtype)
-    return xp.where(is_small(zero), 1.0, xp.exp(bisect(is_small, zero - 40.0, zero, NUM_HALVINGS)))
-
-
 def next_temperature(
-    beta: Scalar | float, log_ratio: Float[AnyArray, "... particle"], effective_share: float
-) -> Scalar:
-    r"""Return the largest β up to 1 at which weights :math:`r^{\beta-\beta_{old}}` leave enough particles effective."""
-    part = stride((1 - beta) * log_ratio, effective_share)
+    beta: Float[AnyArray, ""] | float, log_ratio: Float[AnyArray, "... particle"], effective_share: float
+) -> Float[AnyArray, ""]:
+    r"""Return the largest β up to 1 at which weights :math:`r^{\beta-\beta_{old}}` leave enough particles effective.
+
+    Enough is a share of every island's particles.
+    """
+    part = stride((1 - beta) * log_ratio, effective_share * log_ratio.shape[-1])
     return namespace(log_ratio).where(part == 1, 1.0, beta + part * (1 - beta))
 
 

@@ -198,13 +198,20 @@ class Target:
     def check(self, key: KeyLike, num_points: int = 100) -> TargetCheck:
         """Look for what is wrong with the density, before time is spent on it.
 
-        The density and its gradient are evaluated at the example and at points around it (standard normal steps).
+        The density and its gradient, where it has one, are evaluated at the example and at points around it (standard
+        normal steps).
         """
         key = as_key(key)
         check_count("num_points", num_points, 1)
         steps = jax.random.normal(key, (num_points, self.dim), self.start.dtype)
         points = jnp.concatenate([self.start[None], self.start + steps])
-        value, gradient = jax.jit(jax.vmap(jax.value_and_grad(self.log_prob)))(points)
+        function = jax.value_and_grad(self.log_prob)
+        try:
+            jax.eval_shape(function, self.start)
+        except (TypeError, ValueError, NotImplementedError):
+            # A callback on the host has no gradient, and needs none.
+            function = lambda point: (self.log_prob(point), jnp.zeros_like(point))  # noqa: E731
+        value, gradient = jax.jit(jax.vmap(function))(points)
         return TargetCheck(tuple(find_problems(np.asarray(value), np.asarray(gradient))))
 
 
