@@ -30,7 +30,7 @@ def start(key: RandomKey, target: Target) -> Point:
     return START_SCALE * jax.random.normal(key, (target.dim,), target.start.dtype)
 
 
-def _jitter(key: Key[jax.Array, ""], size: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+def _jitter(key: RandomKey, size: Scalar) -> Scalar:
     """Vary a step size: trajectories of one length may be whole periods of a coordinate, which then never mixes."""
     return size * jax.random.uniform(key, (), size.dtype, 1 - JITTER, 1 + JITTER)
 

@@ -235,7 +235,7 @@ def _refined_particles(keys: Keys, problem: Problem) -> tuple[Scores, Float[np.n
         began = time.perf_counter()
         begins = escalation.mean_field(key_field, problem.targets)
         quiet = (lambda num: None), (lambda beta: None)
-        arrived, sweeps = escalation.carry(key_carry, problem.targets, begins, *quiet, ISLANDS)
+        arrived, sweeps = escalation.carry(key_carry, problem.targets, begins, *quiet)
         seconds = time.perf_counter() - began
 
     def tail_index(key, target, begin):

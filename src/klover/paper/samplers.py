@@ -79,7 +79,9 @@ def laplace_importance(seed: int, target: Target, scale: float) -> Answer:
 def _laplace(evaluator: Evaluator, family: Family) -> Mixture:
     """Return one component at the top that L-BFGS finds from the example, as wide as the curvature there says."""
     tops, _ = climb_target(evaluator, np.asarray(evaluator.target.start, float)[None])
-    return Mixture.of(family.components(tops, np.asarray(covariance(precision(evaluator, tops[0])))[None]))
+    return Mixture.of(
+        family.components(tops, np.asarray(covariance(precision(evaluator.values_and_gradients, tops[0])))[None])
+    )
 
 
 def population_importance(seed: int, target: Target, scale: float) -> Answer:

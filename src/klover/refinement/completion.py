@@ -44,9 +44,11 @@ def look_for_missed(
         effort = Effort.of(tuning, factor)
         return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
 
-    parts, searched = look(_affordable(evaluator, tuning.num_starts))
+    is_cheap = _is_cheap(evaluator)
+    usual = tuning.many if is_cheap and context.dim > tuning.few_dims else 1.0
+    parts, searched = look(usual * _affordable(evaluator, tuning.num_starts))
     searched = _tested(context, state, searched, len(x), log_ratio)
-    if not parts and (is_thorough or (searched.recall < tuning.least_recall and _is_cheap(evaluator))):
+    if not parts and (is_thorough or (searched.recall < tuning.least_recall and is_cheap)):
         parts, searched = look(tuning.thorough)
         parts = parts or _return_from_outside(context, state, proposal, float(log_evidence(log_ratio)[0]))
         searched = _tested(context, state, searched, len(x), log_ratio)
@@ -101,7 +103,7 @@ def _return_from_outside(context: Context, state: State, proposal: Mixture, know
         return []
     mean, covariance = moments(particles.x[outside], np.ones(outside.sum()))
     shape = np.diagonal(covariance) if context.dim > context.tuning.search.full_dim else covariance
-    return [Part(mean, np.asarray(shape), known + float(np.log(outside.mean())))]
+    return [Part(np.asarray(mean), np.asarray(shape), known + float(np.log(outside.mean())))]
 
 
 def look_before_exploring(context: Context, state: State) -> State:

@@ -161,4 +161,4 @@ def _is_rising(history: tuple[RoundInfo, ...]) -> bool:
     weight = 1 / np.maximum(error[inside], 1e-3) ** 2
     place = np.flatnonzero(inside) - np.average(np.flatnonzero(inside), weights=weight)
     slope = (weight * place) @ value[inside] / (weight @ place**2)
-    return slope > STEADY_ERRORS / np.sqrt(weight @ place**2) and slope * np.ptp(place) > SMALLEST_RISE
+    return bool(slope > STEADY_ERRORS / np.sqrt(weight @ place**2) and slope * np.ptp(place) > SMALLEST_RISE)

@@ -76,4 +76,4 @@ def find_scale(
     factor = (weight @ distance[slot]) / (weight.sum() * mixture.dim)
     spread = mixture.components.spread
     shape = spread.variance() if isinstance(spread, Diagonal) else spread.covariance()
-    return mixture.components.location[slot], factor * shape[slot], log_mass
+    return np.asarray(mixture.components.location[slot]), np.asarray(factor * shape[slot]), log_mass

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from klover.base.shapes import Float
+from klover.base.shapes import Float, Point
 from klover.search.climb import ValueAndGradient
 from klover.targets.evaluator import Evaluator
 
@@ -10,9 +10,7 @@ STEP = 1e-3
 """Of the differences, in units of the coordinates that are searched in: a thousandth of a standard deviation."""
 
 
-def slopes(
-    evaluator: Evaluator, centre: Float[np.ndarray, " dim"], root: Float[np.ndarray, "dim dim"]
-) -> ValueAndGradient:
+def slopes(evaluator: Evaluator, centre: Point, root: Float[np.ndarray, "dim dim"]) -> ValueAndGradient:
     r"""Return values and gradients as a function of whitened coordinates z, where :math:`\theta=c+Rz`.
 
     What a mixture knows of scales and correlations saves most of the steps of a climb, and says how long differences
@@ -43,12 +41,12 @@ def slopes(
 def _differences(
     evaluator: Evaluator,
     z: Float[np.ndarray, "start dim"],
-    centre: Float[np.ndarray, " dim"],
+    centre: Point,
     root: Float[np.ndarray, "dim dim"],
 ) -> tuple[Float[np.ndarray, " start"], Float[np.ndarray, "start dim"]]:
     num, dim = z.shape
     shift = STEP * np.concatenate([np.zeros((1, dim)), np.eye(dim), -np.eye(dim)])
-    points = centre + (z[:, None] + shift) @ root.T
+    points = np.asarray(centre) + (z[:, None] + shift) @ root.T
     values = evaluator.values(points.reshape(-1, dim)).reshape(num, 2 * dim + 1)
     gradient = (values[:, 1 : dim + 1] - values[:, dim + 1 :]) / (2 * STEP)
     return values[:, 0], np.where(np.isfinite(gradient), gradient, 0.0)

@@ -38,7 +38,7 @@ def draw_rungs(
     noise = generator.standard_normal((len(OVERALL) + 2, num, dim))
     rungs += [mean + factor * noise[place] @ root.T for place, factor in enumerate(OVERALL)]
     rungs += [region.centre + noise[-2] @ root.T, region.draw_starts(generator, num)]
-    radius = np.exp(generator.uniform(*np.log(RADII), (num, 1)))
+    radius = np.exp(generator.uniform(np.log(RADII[0]), np.log(RADII[1]), (num, 1)))
     rungs.append(region.centre + radius * noise[-1] / np.linalg.norm(noise[-1], axis=1, keepdims=True))
     if len(prior):
         rungs.append(generator.choice(prior, num))
