@@ -7,7 +7,9 @@ while looking at one is judged by another.
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,6 +35,8 @@ class Case:
         What it does not.
     density
         The density behind the target, where the case is made of one.
+    measure
+        What else is to be kept of a fit, as fields of its line.
     """
 
     id: str
@@ -43,6 +47,7 @@ class Case:
     parts: Parts | None = None
     density: Density | None = None
     is_float32: bool = False
+    measure: Callable[[klover.Fit], dict[str, Any]] | None = None
 
     @property
     def arm(self) -> str:
@@ -81,11 +86,9 @@ def split(name: str) -> list[str]:
 
 def families_of(arm: str) -> dict[str, Callable[[str, np.random.Generator], Case]]:
     """Return what makes the cases of an arm, by family."""
-    if arm == "known":
-        from benchmarks.reliability import known
-
-        return known.FAMILIES
-    raise ValueError(f"there is no arm {arm!r}. There are: {', '.join(ARMS)}.")
+    if arm not in ARMS:
+        raise ValueError(f"there is no arm {arm!r}. There are: {', '.join(ARMS)}.")
+    return importlib.import_module(f"benchmarks.reliability.{arm}").FAMILIES
 
 
 def names(arm: str, seed_set: str, num: int, families: list[str] | None = None) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.reliability.case import Case, from_density
 from benchmarks.reliability.densities import Density
-from benchmarks.reliability.families import ellipses, products, warps
+from benchmarks.reliability.families import bounded, ellipses, models, products, quadrature, shapes, warps
 
 BOX_SHARE, BOX_SDS = 0.15, 8.0
 
@@ -30,6 +30,13 @@ def boxed(make: Callable[[np.random.Generator], Density]):
     return case
 
 
+def single_precision(name: str, generator: np.random.Generator) -> Case:
+    """A density of another family in float32."""
+    makers = ellipses.student, ellipses.mixture, products.product, warps.sinh_arcsinh, warps.banana
+    make = makers[generator.integers(len(makers))]
+    return from_density(name, make(generator), generator, is_float32=True)
+
+
 FAMILIES: dict[str, Callable[[str, np.random.Generator], Case]] = {
     "gaussian": plain(ellipses.gaussian),
     "mixture": boxed(ellipses.mixture),
@@ -45,4 +52,18 @@ FAMILIES: dict[str, Callable[[str, np.random.Generator], Case]] = {
     "warped_product": plain(warps.warped_product),
     "warped_student": plain(warps.warped_student),
     "lattice": plain(ellipses.lattice),
+    "shell": plain(shapes.shell),
+    "flat_body": plain(shapes.flat_body),
+    "staircase": plain(shapes.staircase),
+    "trigonometric": plain(quadrature.trigonometric),
+    "gaussian_process": plain(quadrature.gaussian_process),
+    "rounded": plain(quadrature.rounded),
+    "conjugate_regression": plain(models.conjugate_regression),
+    "hierarchy": plain(models.hierarchy),
+    "callback_bounds": bounded.callback_bounds,
+    "transformed_bounds": bounded.transformed_bounds,
+    "simplex": bounded.simplex,
+    "ordered": bounded.ordered,
+    "values_only": bounded.values_only,
+    "float32": single_precision,
 }

@@ -26,7 +26,9 @@ LOG_Z_LIMIT, NUM_ERRORS, MEAN_LIMIT, SD_LIMIT = 0.05, 5.0, 0.2, 0.2
 BARE_LOG_Z_LIMIT = 0.2
 """For a tool that states no error."""
 RIGHT, WRONG, REFUSED, UNFINISHED, RAISED = "trusted right", "trusted wrong", "refused", "unfinished", "raised"
-OUTCOMES = (RIGHT, WRONG, REFUSED, UNFINISHED, RAISED)
+TRUSTED = "trusted"
+"""Trusted, where the right answer is not known: simulation-based calibration judges many of them together."""
+OUTCOMES = (RIGHT, WRONG, TRUSTED, REFUSED, UNFINISHED, RAISED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,12 +104,21 @@ def answer_of(fit) -> Answer:
     return Answer(mean, sd, mean_se, fit.log_evidence, fit.log_evidence_se)
 
 
+def outcome_of(truth: Truth, is_trusted: bool, wrong_by: list[str]) -> str:
+    """Name the outcome of a fit that came to an end."""
+    if not is_trusted:
+        return REFUSED
+    if wrong_by:
+        return WRONG
+    is_known = truth.log_evidence is not None or truth.mean is not None
+    return RIGHT if is_known else TRUSTED
+
+
 def line_of_fit(case: Case, fit) -> dict[str, Any]:
     """Return what is kept of a fit that came to an end."""
     found = compare(case.truth, answer_of(fit))
-    outcome = REFUSED if not fit.verdict.trusted else WRONG if found["wrong_by"] else RIGHT
     line = {
-        "outcome": outcome,
+        "outcome": outcome_of(case.truth, fit.verdict.trusted, found["wrong_by"]),
         "status": fit.verdict.status.name,
         "reason": fit.verdict.reason,
         **found,
@@ -126,7 +137,7 @@ def line_of_fit(case: Case, fit) -> dict[str, Any]:
         weight = np.exp(np.asarray(fit.draws.log_weight, float))
         line["weights"] = np.round(case.parts.weights, 5).tolist()
         line["masses"] = np.round(weight @ np.nan_to_num(shares), 5).tolist()
-    return line
+    return line if case.measure is None else line | case.measure(fit)
 
 
 def line_of_error(error: BaseException) -> dict[str, Any]:

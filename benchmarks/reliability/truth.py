@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.reliability.densities import Density, Moments
 
-NUM_NUMBERS, FEWEST_DRAWS, MOST_DRAWS = 2**23, 2**17, 2**20
+NUM_NUMBERS, FEWEST_DRAWS, MOST_DRAWS = 2**22, 2**17, 2**19
 """Exact draws for moments without closed form: as many as make this many numbers, within limits."""
 NUM_KURTOSIS_DRAWS = 2**15
 BLOCK = 2**15
