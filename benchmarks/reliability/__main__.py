@@ -10,6 +10,10 @@ import functools
 import json
 import pathlib
 
+from benchmarks import processes
+
+PEERS = ("nuts", "nutpie", "pathfinder", "svi", "smc", "dynesty")
+
 
 def main() -> None:
     """Do what the arguments say."""
@@ -27,6 +31,7 @@ def main() -> None:
     run.add_argument("--jobs", type=int, default=1, help="worker processes, each on one core")
     run.add_argument("--limit", type=float, default=20.0, help="seconds that a fit may take")
     run.add_argument("--out", type=pathlib.Path, help="file of lines; ARM.jsonl by default")
+    run.add_argument("--peer", choices=PEERS, help="another tool instead of klover")
     run.add_argument("--progress", action="store_true", help="show the rounds of one case")
     report = commands.add_parser("report", help="count what became of fits")
     report.add_argument("files", nargs="+", type=pathlib.Path)
@@ -44,8 +49,10 @@ def run_cases(arguments: argparse.Namespace) -> None:
     from benchmarks.reliability import case, work, workers
 
     names = case.names(arguments.what, arguments.set, arguments.num, list(filter(None, arguments.families.split(","))))
-    path = arguments.out or pathlib.Path(f"{arguments.what}.jsonl")
-    run = functools.partial(work.run, limit=arguments.limit)
+    path = arguments.out or pathlib.Path(".".join(filter(None, [arguments.what, arguments.peer, "jsonl"])))
+    if any(line.get("peer") != arguments.peer for line in processes.read(path)):
+        raise SystemExit(f"{path} holds the answers of another tool: name another file with --out.")
+    run = functools.partial(work.run, limit=arguments.limit, peer=arguments.peer)
     workers.collect(path, names, run, arguments.jobs, arguments.limit)
 
 
@@ -57,7 +64,7 @@ def print_one(arguments: argparse.Namespace) -> None:
     from benchmarks.reliability import work
 
     limit = None if arguments.progress else arguments.limit
-    print(json.dumps(work.run(arguments.what, limit, arguments.progress)))
+    print(json.dumps(work.run(arguments.what, limit, arguments.progress, arguments.peer)))
 
 
 def write_report(arguments: argparse.Namespace) -> None:

@@ -21,10 +21,9 @@ from scipy.special import betaln, gammaln
 import klover
 from benchmarks.reliability import sbc_models
 from benchmarks.reliability.case import Case
+from benchmarks.reliability.statistics import NUM_RANKED
 from benchmarks.reliability.truth import Truth
 
-NUM_DRAWS = 99
-"""Posterior draws that a parameter is ranked among: ranks are 0 to 99."""
 MOST_ELEMENTS = 4
 """Elements of an array whose ranks are kept."""
 HIDDEN = ("predictor", "y", "time")
@@ -68,7 +67,7 @@ def log_densities(simulation: Simulation, values: dict[str, np.ndarray]) -> tupl
 
 def measure(simulation: Simulation, key: int, fit: Any) -> dict[str, Any]:
     """Rank the drawn parameters, and what depends on them and on the data, among posterior draws."""
-    posterior = fit.posterior(NUM_DRAWS, key)
+    posterior = fit.posterior(NUM_RANKED, key)
     drawn = {name: value for name, value in simulation.drawn.items() if name in posterior}
     stacked = {name: np.concatenate([posterior[name], value[None]]) for name, value in drawn.items()}
     stacked["log_likelihood"], stacked["log_joint"] = log_densities(simulation, stacked)

@@ -3,6 +3,9 @@
 import numpy as np
 from scipy import stats
 
+NUM_RANKED = 99
+"""Posterior draws that a drawn parameter is ranked among: ranks are 0 to 99."""
+
 
 def clopper_pearson(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
     """Return exact bounds of a share, from ``count`` of ``total``."""

@@ -10,7 +10,7 @@ import jax
 
 import klover
 from benchmarks.reliability import case as cases
-from benchmarks.reliability import outcome
+from benchmarks.reliability import outcome, peering
 
 LIMIT = 20.0
 """Seconds on one core that a fit may take."""
@@ -44,21 +44,25 @@ def _alarm(number, frame):
     raise OutOfTime
 
 
-def run(name: str, limit: float | None = LIMIT, progress: bool = False) -> dict[str, Any]:
-    """Fit one case with klover's defaults, and return its line.
+def run(name: str, limit: float | None = LIMIT, progress: bool = False, peer: str | None = None) -> dict[str, Any]:
+    """Fit one case with klover's defaults, or with another tool, and return its line.
 
     The clock runs for the fit alone, compilation included: neither for the making of the case nor for the comparison.
     """
     case = cases.build(name)
-    line = outcome.about(case)
+    line = outcome.about(case) | ({} if peer is None else {"peer": peer})
+    seed = cases.seed_of(name, "fit") % 2**31
     began, cpu_began = time.perf_counter(), time.process_time()
     try:
         with warnings.catch_warnings(), case.precision():
             warnings.simplefilter("ignore")
             with Limit(limit):
-                fit = klover.refine(cases.seed_of(name, "fit") % 2**31, case.target, progress=progress)
+                if peer is None:
+                    found = klover.refine(seed, case.target, progress=progress)
+                else:
+                    found = peering.solve(case, peer, seed)
             line |= {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu_began}
-            line |= outcome.line_of_fit(case, fit)
+            line |= found if isinstance(found, dict) else outcome.line_of_fit(case, found)
     except OutOfTime:
         line |= {"outcome": outcome.UNFINISHED, "seconds": time.perf_counter() - began}
     except Exception as error:

@@ -1,8 +1,8 @@
 """Persistent worker processes, one core each: many cases, each a line of JSON that is never made twice.
 
 A worker whose case runs over the limit is stopped by its own alarm, answers, and is replaced, for an exception at any
-place may have left anything behind; one that does not answer within twice the limit (and a grace for making the case)
-is killed.
+place may have left anything behind. The alarm counts the worker's own seconds; one that has not answered within several
+times as many seconds on the wall is killed.
 """
 
 import json
@@ -19,8 +19,8 @@ from benchmarks import processes
 
 CASES_PER_CACHE = 40
 """Cases after which a worker forgets what it has compiled, so that its memory stays bounded."""
-GRACE = 60.0
-"""Seconds for making a case and comparing its answer, and for the start of a worker."""
+PATIENCE, GRACE = 6.0, 60.0
+"""A worker is killed after this many times the limit, and so many seconds for its start and the making of a case."""
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_ENABLE_X64": "1",
@@ -107,7 +107,7 @@ def collect(
     with path.open("a") as file:
         try:
             for worker in workers:
-                worker.give(waiting.pop(), 2 * limit + GRACE)
+                worker.give(waiting.pop(), PATIENCE * limit + GRACE)
             while any(worker.name for worker in workers):
                 for place, line in _answers(workers, limit):
                     done += 1
@@ -119,7 +119,7 @@ def collect(
                         workers[place] = workers[place].replace()
                     workers[place].name = None
                     if waiting:
-                        workers[place].give(waiting.pop(), 2 * limit + GRACE)
+                        workers[place].give(waiting.pop(), PATIENCE * limit + GRACE)
         finally:
             for worker in workers:
                 worker.end()
@@ -140,7 +140,7 @@ def _answers(workers: list[Worker], limit: float) -> list[tuple[int, dict]]:
             except EOFError:
                 found.append((place, _lost(worker, "the process died")))
         elif time.monotonic() >= worker.deadline:
-            found.append((place, _lost(worker, f"no answer within twice {limit:.0f} s")))
+            found.append((place, _lost(worker, f"no answer within {PATIENCE * limit:.0f} s")))
     return found
 
 

@@ -193,7 +193,7 @@ def simplex(name: str, generator: np.random.Generator) -> Case:
 
 
 def ordered(name: str, generator: np.random.Generator) -> Case:
-    """Order statistics of two to ten normals, x_k = x_{k-1} + exp(u_k): their density is that of the normals, times d!."""
+    """Order statistics of two to ten normals, x_k = x_{k-1} + exp(u_k): the density of the normals, times d!."""
     dim, scale = random_dim(generator, 10, 2), 10 ** generator.uniform(-1, 1)
     constant = float(generator.uniform(-LARGEST_CONSTANT, LARGEST_CONSTANT))
 

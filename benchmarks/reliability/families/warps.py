@@ -134,13 +134,11 @@ def warped_student(generator) -> Density:
     return push(push(density, shear), random_placement(generator, dim))
 
 
-def funnel(generator) -> Density:
-    r"""Neal's funnel: :math:`v\sim\mathrm N(0,s^2)`, :math:`x_i\mid v\sim\mathrm N(0,e^v)`, s = 0.5 to 3, then scaled
-    and shifted.
+def neal(dim: int, width: float) -> Density:
+    r"""Neal's funnel: :math:`v\sim\mathrm N(0,s^2)`, :math:`x_i\mid v\sim\mathrm N(0,e^v)`.
 
     The variance of :math:`x_i` is :math:`e^{s^2/2}`; its kurtosis :math:`3e^{s^2}`.
     """
-    dim, width = random_dim(generator, fewest=2), generator.uniform(0.5, 3)
 
     def log_prob(x):
         neck, rest = x[0], x[1:]
@@ -154,9 +152,14 @@ def funnel(generator) -> Density:
         return x
 
     covariance = np.diag(np.r_[width**2, np.full(dim - 1, np.exp(width**2 / 2))])
-    density = Density(log_prob, dim, sample, np.zeros(dim), covariance)
+    return Density(log_prob, dim, sample, np.zeros(dim), covariance)
+
+
+def funnel(generator) -> Density:
+    """Neal's funnel with s = 0.5 to 3, scaled and shifted, and rotated at times."""
+    dim, width = random_dim(generator, fewest=2), generator.uniform(0.5, 3)
     rotate = generator.random() < 0.3
-    return push(density, random_placement(generator, dim, decades=1.0, rotate=rotate))
+    return push(neal(dim, width), random_placement(generator, dim, decades=1.0, rotate=rotate))
 
 
 def _standardise(density: Density):
