@@ -1,0 +1,79 @@
+"""The reliability factory: ``run`` makes and judges fits of random cases, ``report`` counts what became of them.
+
+python -m benchmarks.reliability run known --set dev --num 300 --jobs 2 --out known.jsonl [--families a,b]
+python -m benchmarks.reliability run known/dev/mixture/17 --progress
+python -m benchmarks.reliability report known.jsonl [--totals] [--out DIR]
+"""
+
+import argparse
+import functools
+import json
+import pathlib
+
+from benchmarks import processes
+
+PEERS = ("nuts", "nutpie", "pathfinder", "svi", "smc", "dynesty")
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.reliability",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="fit cases, or one case by its name")
+    run.add_argument("what", help="an arm (known, sbc, adversarial), or the name of a case")
+    run.add_argument("--set", default="dev", choices=("dev", "validation", "release"), help="set of seeds")
+    run.add_argument("--num", type=int, default=300, help="number of cases, spread over the families")
+    run.add_argument("--families", default="", help="separated by commas; all by default")
+    run.add_argument("--jobs", type=int, default=1, help="worker processes, each on one core")
+    run.add_argument("--limit", type=float, default=20.0, help="seconds that a fit may take")
+    run.add_argument("--out", type=pathlib.Path, help="file of lines; ARM.jsonl by default")
+    run.add_argument("--peer", choices=PEERS, help="another tool instead of klover")
+    run.add_argument("--progress", action="store_true", help="show the rounds of one case")
+    report = commands.add_parser("report", help="count what became of fits")
+    report.add_argument("files", nargs="+", type=pathlib.Path)
+    report.add_argument("--totals", action="store_true", help="totals only: no families, no cases")
+    report.add_argument("--out", type=pathlib.Path, help="folder for the page and its figures")
+    arguments = parser.parse_args()
+    {"run": run_cases, "report": write_report}[arguments.command](arguments)
+
+
+def run_cases(arguments: argparse.Namespace) -> None:
+    """Run the cases that are missing in the file, or one case by its name."""
+    if "/" in arguments.what:
+        print_one(arguments)
+        return
+    from benchmarks.reliability import case, work, workers
+
+    names = case.names(arguments.what, arguments.set, arguments.num, list(filter(None, arguments.families.split(","))))
+    path = arguments.out or pathlib.Path(".".join(filter(None, [arguments.what, arguments.peer, "jsonl"])))
+    if any(line.get("peer") != arguments.peer for line in processes.read(path)):
+        raise SystemExit(f"{path} holds the answers of another tool: name another file with --out.")
+    run = functools.partial(work.run, limit=arguments.limit, peer=arguments.peer)
+    workers.collect(path, names, run, arguments.jobs, arguments.limit)
+
+
+def print_one(arguments: argparse.Namespace) -> None:
+    """Run one case by its name, without a limit of time where its rounds are shown."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from benchmarks.reliability import work
+
+    limit = None if arguments.progress else arguments.limit
+    print(json.dumps(work.run(arguments.what, limit, arguments.progress, arguments.peer)))
+
+
+def write_report(arguments: argparse.Namespace) -> None:
+    """Print the report; with a folder, write it there too, with figures."""
+    from benchmarks.reliability import report
+
+    lines = report.read(arguments.files)
+    print(report.text(lines, arguments.totals))
+
+
+if __name__ == "__main__":
+    main()

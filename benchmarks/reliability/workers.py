@@ -1,0 +1,157 @@
+"""Persistent worker processes, one core each: many cases, each a line of JSON that is never made twice.
+
+A worker whose case runs over the limit is stopped by its own alarm, answers, and is replaced, for an exception at any
+place may have left anything behind. The alarm counts the worker's own seconds; one that has not answered within several
+times as many seconds on the wall is killed.
+"""
+
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks import processes
+
+CASES_PER_CACHE = 40
+"""Cases after which a worker forgets what it has compiled, so that its memory stays bounded."""
+PATIENCE, GRACE = 6.0, 60.0
+"""A worker is killed after this many times the limit, and so many seconds for its start and the making of a case."""
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_ENABLE_X64": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+
+
+class Worker:
+    """A process that takes one name at a time and sends one line back."""
+
+    def __init__(self, run: Callable[[str], dict], cores: set[int]):
+        context = multiprocessing.get_context("spawn")
+        self.run, self.cores, self.name, self.deadline = run, cores, None, 0.0
+        self.connection, other = context.Pipe()
+        before = {key: os.environ.get(key) for key in ENVIRONMENT}
+        os.environ.update(ENVIRONMENT)
+        try:
+            self.process = context.Process(target=_serve, args=(other, run, cores), daemon=True)
+            self.process.start()
+        finally:
+            for key, value in before.items():
+                os.environ.pop(key) if value is None else os.environ.update({key: value})
+        other.close()
+
+    def give(self, name: str, seconds: float) -> None:
+        """Hand over a case, to be answered within so many seconds."""
+        self.name, self.deadline = name, time.monotonic() + seconds
+        self.connection.send(name)
+
+    def replace(self) -> "Worker":
+        """End this process, and begin another one on the same cores."""
+        self.end()
+        return Worker(self.run, self.cores)
+
+    def end(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def _serve(connection, run: Callable[[str], dict], cores: set[int]) -> None:
+    """Answer names with lines until the pipe closes."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+    import jax
+
+    from benchmarks.reliability import work
+
+    work.warm_up()
+    count = 0
+    while True:
+        try:
+            name = connection.recv()
+        except EOFError:
+            return
+        connection.send(run(name))
+        count += 1
+        if count % CASES_PER_CACHE == 0:
+            jax.clear_caches()
+
+
+def collect(
+    path: pathlib.Path, names: Sequence[str], run: Callable[[str], dict], num_jobs: int, limit: float
+) -> list[dict[str, Any]]:
+    """Run the cases that a file does not hold yet, some at a time, and return the lines of all of them.
+
+    Parameters
+    ----------
+    run
+        From a name to a line; it has to be importable, and to keep to the limit by itself.
+    limit
+        Seconds that a fit may take.
+    """
+    held = {line["id"]: line for line in processes.read(path)}
+    if path.exists():
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn last line
+    waiting = [name for name in names if name not in held][::-1]
+    total, done = len(waiting), 0
+    workers = [Worker(run, cores) for cores in processes.share_cores(1, num_jobs)[: max(total, 1)]] if total else []
+    with path.open("a") as file:
+        try:
+            for worker in workers:
+                worker.give(waiting.pop(), PATIENCE * limit + GRACE)
+            while any(worker.name for worker in workers):
+                for place, line in _answers(workers, limit):
+                    done += 1
+                    held[line["id"]] = line
+                    file.write(json.dumps(line) + "\n")
+                    file.flush()
+                    print(f"{done} of {total}: {summary(line)}", file=sys.stderr, flush=True)
+                    if line["outcome"] == "unfinished":
+                        workers[place] = workers[place].replace()
+                    workers[place].name = None
+                    if waiting:
+                        workers[place].give(waiting.pop(), PATIENCE * limit + GRACE)
+        finally:
+            for worker in workers:
+                worker.end()
+    return [held[name] for name in names]
+
+
+def _answers(workers: list[Worker], limit: float) -> list[tuple[int, dict]]:
+    """Wait for answers; say "unfinished" for workers that have died or are late, and replace them."""
+    busy = [place for place, worker in enumerate(workers) if worker.name]
+    patience = max(min(workers[place].deadline for place in busy) - time.monotonic(), 0.0)
+    ready = multiprocessing.connection.wait([workers[place].connection for place in busy], timeout=patience)
+    found = []
+    for place in busy:
+        worker = workers[place]
+        if worker.connection in ready:
+            try:
+                found.append((place, worker.connection.recv()))
+            except EOFError:
+                found.append((place, _lost(worker, "the process died")))
+        elif time.monotonic() >= worker.deadline:
+            found.append((place, _lost(worker, f"no answer within {PATIENCE * limit:.0f} s")))
+    return found
+
+
+def _lost(worker: Worker, reason: str) -> dict[str, Any]:
+    arm, _, family, _ = worker.name.split("/")
+    return {"id": worker.name, "arm": arm, "family": family, "outcome": "unfinished", "reason": reason}
+
+
+def summary(line: dict[str, Any]) -> str:
+    """Say in a few words what a line holds."""
+    words = [line["id"], line["outcome"], line.get("status", ""), "+".join(line.get("wrong_by") or [])]
+    error = line.get("log_z_error")
+    words += [] if error is None else [f"log Z {error:+.3f} ± {line['log_z_se'] or 0:.3f}"]
+    return " ".join([*filter(None, words), f"{line.get('seconds') or 0:.1f} s"])
