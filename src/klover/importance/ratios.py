@@ -77,7 +77,7 @@ def truncate(log_ratio: LogRatio) -> LogRatio:
     return xp.minimum(log_ratio, limit)
 
 
-def temper(log_ratio: LogRatio, fewest: float) -> LogRatio:
+def temper(log_ratio: LogRatio, fewest: float | int) -> LogRatio:
     r"""Return normalised :math:`\beta\log r` with the largest β ≤ 1 that leaves ``fewest`` effective draws, or half."""
     xp = namespace(log_ratio)
     inside = xp.isfinite(log_ratio)
