@@ -54,7 +54,7 @@ def update(mixture: Mixture, x: Points, log_ratio: PerDraw) -> Mixture:
     """Move the components by a few EM steps on tempered weights; the mixture stays where no draw has any weight."""
     if not np.isfinite(log_ratio).any():
         return mixture
-    log_weight = temper(log_ratio, float(DRAWS_PER_PARAMETER * mixture.capacity * (mixture.dim + 1)))
+    log_weight = temper(log_ratio, DRAWS_PER_PARAMETER * mixture.capacity * (mixture.dim + 1))
     seen = log_weight > LOG_NEGLIGIBLE + log_weight.max()
     sample = Sample(x[seen], np.exp(log_weight[seen]))
     strength = em.prior_strength(log_weight, mixture.dim)
