@@ -113,7 +113,7 @@ class Rounds:
     patience: int = number(2, "rounds", "without a gain", "measured: prototype")
     steady_rounds: int = number(3, "rounds", "whose evidences must agree on hard targets", "measured: eight schools")
     trend_rounds: int = number(8, "rounds", "over which the evidence must not rise on hard targets", "guess")
-    explored_dim: int = number(20, "dimensions", "beyond which particles are not sent to explore", "measured: cost")
+    explored_dim: int = number(30, "dimensions", "beyond which particles are not sent to explore", "measured: cost")
     tiled_dim: int = number(4, "dimensions", "up to which 64 components may follow any shape", "measured: ring")
 
 
@@ -172,7 +172,7 @@ class Answer:
 class Missed:
     """The search for what the final draws may have missed."""
 
-    num_starts: int = number(224, "starts", "on each of twelve rungs", "measured: 69 fits that had missed a mode")
+    num_starts: int = number(160, "starts", "on each of twelve rungs", "measured: 69 fits that had missed a mode")
     num_climbs: int = number(5, "climbs", "from each rung, by the screen", "measured: the same")
     num_heavy: int = number(24, "climbs", "from the heaviest final draws", "measured: the same")
     num_radial: int = number(512, "draws", "on other scales around known centres", "measured: the same")

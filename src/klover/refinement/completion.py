@@ -15,7 +15,7 @@ from klover.refinement.start import around
 from klover.refinement.state import Context, Stage, State
 from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
-from klover.search.recall import Part, recall
+from klover.search.recall import Part, recall, separate
 from klover.targets.evaluator import Evaluator
 from klover.verdict.checks import Case
 
@@ -67,7 +67,7 @@ def _tested(
 ) -> Searched:
     """Test the search on the modes that are known and have mass; where it took particles, tops are no modes."""
     smallest = log_evidence(log_ratio)[0] + np.log(context.tuning.missed.smallest_halo)
-    known = tuple(part for part in state.parts if part.log_mass > smallest)
+    known = separate(state.mixture, tuple(part for part in state.parts if part.log_mass > smallest))
     if state.was_hard or len(known) < 2:
         return searched
     found = recall(

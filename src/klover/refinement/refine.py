@@ -29,7 +29,7 @@ from klover.targets.evaluator import Budget, BudgetExhausted, Evaluator, check_b
 from klover.targets.loaded import as_target
 from klover.targets.target import Target
 from klover.tuning import Tuning
-from klover.verdict.checks import SPENT, Case
+from klover.verdict.checks import NUM_REPEATED, SPENT, Case
 from klover.verdict.judge import Verdict, judge
 from klover.verdict.status import Status
 
@@ -234,6 +234,7 @@ def _answer(
         None if last is None else (last.log_evidence, last.log_evidence_se),
         None if last is None or cause is not None else last.ess_share,
         0.0 if last is None else last.drift,
+        None if last is None else (state.pool.x[:NUM_REPEATED], state.pool.log_p[:NUM_REPEATED]),
         state.most_invalid,
         cause,
         parts,

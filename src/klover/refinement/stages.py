@@ -16,7 +16,7 @@ explore  never                                        particles are sent out in 
                                                       not visit
 ======== =================================== ======== ==================================================================
 
-Beyond 20 dimensions nothing is explored, and *pool* stands for *explore*; beyond 128 a target that would have to
+Beyond 30 dimensions nothing is explored, and *pool* stands for *explore*; beyond 128 a target that would have to
 descend is left to :mod:`klover.refinement.escalation`.
 """
 

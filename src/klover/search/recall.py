@@ -18,6 +18,9 @@ from klover.mixtures.mixture import Mixture
 from klover.search.region import Region
 from klover.search.starts import draw_rungs
 
+STEPS = np.linspace(0.0, 1.0, 9)
+SMALLEST_DIP = 1.0
+"""Nats between two modes; skewed and stepped hills have many tops."""
 MOST_PARTS = 12
 """The test is made with the modes of least mass, if there are more: they are the hardest to find."""
 
@@ -29,6 +32,18 @@ class Part:
     x: Float[np.ndarray, " dim"]
     covariance: Float[np.ndarray, "dim *dim"]
     log_mass: float
+
+
+def separate(mixture: Mixture, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return the parts, the largest of those that lie on one hill: between them the mixture does not dip by a nat."""
+    kept: list[Part] = []
+    for part in sorted(parts, key=lambda part: -part.log_mass):
+        ways = [part.x + step * (other.x - part.x) for other in kept for step in STEPS]
+        along = np.reshape(mixture.log_prob(np.reshape(ways, (-1, mixture.dim))), (len(kept), len(STEPS)))
+        ends = np.minimum(along[:, 0], along[:, -1])
+        if np.all(along.min(axis=1) < ends - SMALLEST_DIP):
+            kept.append(part)
+    return tuple(kept)
 
 
 def recall(

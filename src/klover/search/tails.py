@@ -10,7 +10,7 @@ import numpy as np
 from klover.base.shapes import Float
 from klover.targets.evaluator import Evaluator
 
-RADII = 10.0 ** np.arange(2, 10)
+RADII = 10.0 ** np.arange(3, 10, 2)
 """Standard deviations from the centre."""
 FLATTEST = -0.01
 """Slope of log(r p) against log r that still is a fall: a density like 1 / (r log² r) falls more steeply."""

@@ -48,6 +48,8 @@ class Case:
         Log evidence of the last round with its error, and its share of effective draws, if there was a round.
     drift
         Standard errors by which the last particles found mass that the proposal misses.
+    earliest
+        The first points of all, and the log density that was found there, if there was a round.
     most_invalid
         NaN, +inf and draws of the round that had most of them.
     cause
@@ -66,6 +68,7 @@ class Case:
     last_evidence: tuple[float, float] | None = None
     last_ess: float | None = None
     drift: float = 0.0
+    earliest: tuple[Float[np.ndarray, "draw dim"], Float[np.ndarray, " draw"]] | None = None
     most_invalid: tuple[int, int, int] = (0, 0, 1)
     cause: str | None = None
     parts: tuple[Part, ...] = ()
@@ -154,14 +157,17 @@ def dominated(case: Case) -> Doubt | None:
 
 def noisy(case: Case) -> Doubt | None:
     """Refuse a density that gives two values at one point: evaluated twice, some of the draws must agree."""
-    log_p = np.asarray(case.draws.log_p, float)
-    inside = np.flatnonzero(np.isfinite(log_p))[:NUM_REPEATED]
-    again = case.evaluator.values(np.asarray(case.draws.x, float)[inside])
+    x, log_p = np.asarray(case.draws.x, float)[:NUM_REPEATED], np.asarray(case.draws.log_p, float)[:NUM_REPEATED]
+    if case.earliest is not None:
+        x, log_p = (np.concatenate(pair) for pair in zip((x, log_p), case.earliest, strict=True))
+    again = case.evaluator.values(x)
     resolution = float(np.finfo(case.evaluator.target.start.dtype).eps) ** 0.5
-    difference = np.abs(again - log_p[inside]) / (1 + np.abs(log_p[inside]))
-    if not len(inside) or difference.max() <= resolution:
+    both = np.isfinite(again) & np.isfinite(log_p)
+    difference = np.abs(np.where(both, again - log_p, 0.0))
+    is_same = np.all(difference <= resolution * (1 + np.abs(np.where(both, log_p, 0.0))))
+    if is_same and np.array_equal(np.isfinite(again), np.isfinite(log_p)):
         return None
-    return Doubt(Status.NOISY, {"difference": float(np.abs(again - log_p[inside]).max())})
+    return Doubt(Status.NOISY, {"difference": float(difference.max()) if both.any() else np.inf})
 
 
 def few(case: Case) -> Doubt | None:
