@@ -61,6 +61,8 @@ def from_callback(
     start
         Where searches start, on the natural scale; in the middle of the bounds, one inside a single bound, else 0.
     """
+    options = {"grad": grad, "vectorized": vectorized, "bounds": bounds, "names": names, "throw": throw}
+    options |= {"num_jobs": num_jobs, "start": start}
     dim = check_count("dim", dim, 1)
     if check_count("num_jobs", num_jobs, 1) > 1:
         optional.joblib()
@@ -87,7 +89,7 @@ def from_callback(
         constrain=None if is_free else interval.natural,
         names=names,
         model_info=HostModelInfo("callback", unconstrain=unconstrain, failures=failures),
-    )
+    ).remade_by(from_callback, logdensity, dim, **options)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -45,7 +45,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
     handlers, infer = (optional.load(f"numpyro.{name}", NEED, "numpyro") for name in ("handlers", "infer.util"))
     if not callable(model):
         raise TypeError(f"model must be a function with NumPyro's primitives, got a {type(model).__name__}.")
-    model = handlers.reparam(model, config=_flat_prior)
+    given, model = model, handlers.reparam(model, config=_flat_prior)
     sites = _inspect(model, args, kwargs)
 
     def read(position):
@@ -57,7 +57,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
         {name: np.zeros(shape) for name, shape in sites.latent.items()},
         constrain=read,
         model_info=_model_info(model, args, kwargs, sites),
-    )
+    ).remade_by(from_numpyro, given, *args, **kwargs)
 
 
 @dataclasses.dataclass(frozen=True)
