@@ -152,6 +152,21 @@ def coarse(case: Case) -> Doubt | None:
     return Doubt(Status.COARSE_NUMBERS, {"what": what, "precision": target.start.dtype})
 
 
+def pinned(case: Case) -> Doubt | None:
+    """Refuse where a part of the posterior lies so near to a bound that numbers do not reach there."""
+    target, reach = case.evaluator.target, getattr(case.evaluator.target.model_info, "reach", None)
+    if reach is None:
+        return None
+    x, weight = np.asarray(case.draws.x, float), np.exp(np.asarray(case.draws.log_weight, float))
+    is_there = (x <= reach[0]) | (x >= reach[1])
+    share = float(weight @ is_there.any(axis=1))
+    if share <= case.tuning.answer.largest_pinned:
+        return None
+    name = target.coordinate_name(int(np.argmax(weight @ is_there)))
+    what = f"{name}, which rounds to its bound in {share:.2g} of what was found: let it be its distance from there"
+    return Doubt(Status.COARSE_NUMBERS, {"what": what, "precision": target.start.dtype})
+
+
 def unstable(case: Case) -> Doubt | None:
     """Refuse where the evidence of the final draws differs from that of the round before them."""
     if case.last_evidence is None:
@@ -210,6 +225,7 @@ CHECKS: tuple[Check, ...] = (
     few,
     unfinished,
     coarse,
+    pinned,
     unstable,
     missed,
 )
