@@ -15,6 +15,7 @@ from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement import checkpoint as checkpoints
+from klover.refinement import frugality
 from klover.refinement.aim import aim
 from klover.refinement.defence import final_proposal, most_components
 from klover.refinement.pool import Pool
@@ -32,10 +33,6 @@ from klover.verdict.checks import SPENT, Case
 from klover.verdict.judge import Verdict, judge
 from klover.verdict.status import Status
 
-MOST_NUMBERS = 2**25
-"""Numbers that the final draws may hold: 256 MiB."""
-STEPS_OF_LAST_SEARCH = 50
-"""Evaluations that each climb of the last search for modes may take, which a budget keeps back."""
 ESCALATED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS)
 """Where importance sampling has failed, and particles may not."""
 
@@ -78,7 +75,8 @@ def refine(
     num_draws
         Fresh draws of the final mixture; enough for 4000 effective ones if None (8192 to 98304).
     budget
-        Most evaluations of the target (an integer; a gradient counts as one), or most time (a ``datetime.timedelta``).
+        Most evaluations of the target (an integer; a gradient counts as one), or most time (a ``datetime.timedelta``;
+        a compilation that has begun is not interrupted). An answer that it does not suffice for is refused.
     family
         Of the components: a :class:`~klover.Family` or its name, such as ``"student"``, ``"normal-diagonal"`` or
         ``"student-low-rank"``. Full covariances become diagonal beyond 128 dimensions.
@@ -111,7 +109,9 @@ def refine(
     if num_draws is not None:
         check_count("num_draws", num_draws, 2, "10,000 is a good number.")
     parsed, budget = Family.parse(family), check_budget(budget, 2)
-    evaluator = Evaluator(target, budget, _reserve(budget, num_draws, tuning))
+    evaluator = Evaluator(target, budget, frugality.reserve(budget, num_draws, tuning))
+    evaluator.measure_pace()
+    tuning = frugality.shrink(tuning, evaluator.num_affordable)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     most = max_components or most_components(target.dim, tuning.rounds)
     context = Context(generator, evaluator, most, parsed, tuning)
@@ -123,9 +123,11 @@ def refine(
     proposal = final_proposal(context, state)
     if integrand is not None and cause is None:
         proposal = aim(context, state, proposal, integrand)
-    with evaluator.overtime():
-        draws = _final_draws(context, state, proposal, num_draws)
-        verdict = judge(_case(context, state, proposal, draws, cause))
+    evaluator.open_reserve()
+    planned = num_draws or frugality.num_final_draws(context, state, proposal, cause == SPENT)
+    draws = weigh_on_host(context.generator, evaluator, proposal, planned)
+    cause = cause or (SPENT if draws.num_draws < planned else None)
+    verdict = _with_cause(judge(_case(context, state, proposal, draws, cause)), cause)
     if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and not context.is_explored:
         draws, verdict = _escalate(key, context, state, proposal, draws, verdict, shown)
     history = {
@@ -135,18 +137,6 @@ def refine(
     chosen = {"max_components": max_components, "num_draws": num_draws, "budget": budget, "family": str(family)}
     settings = settings_of("refine", key, start=start, **chosen, integrand=integrand)
     return Fit(target, proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds, settings)
-
-
-def _reserve(budget: Budget, num_draws: int | None, tuning: Tuning) -> int:
-    """Return the evaluations to keep back for the final draws."""
-    if not isinstance(budget, int):
-        return 0
-    if num_draws is not None and num_draws >= budget:
-        raise ValueError(
-            f"num_draws must be smaller than the budget, got {num_draws} and {budget}. The budget pays for the search "
-            "as well: give at least twice as many evaluations."
-        )
-    return num_draws or max(min(tuning.rounds.most_draws, budget // 4), 2)
 
 
 def _run(
@@ -165,7 +155,8 @@ def _run(
         else:
             state = from_target(context) if start is None else from_given(context, start)
         while not state.is_done and len(state.history) < most_rounds:
-            state = take_round(context, state)
+            with context.evaluator.expect_as_long(frugality.LONGER):
+                state = take_round(context, state)
             if checkpoint is not None:
                 checkpoints.save(checkpoint, context, state, asked)
             shown.report(state.history[-1])
@@ -177,6 +168,14 @@ def _run(
         broad = cover(context)
         state = State(broad, broad, Pool.empty(context.dim))
     return state, None if state.is_done else cause
+
+
+def _with_cause(verdict: Verdict, cause: str | None) -> Verdict:
+    """Say in every verdict that the work was stopped early: bad weights are most often bad for that reason."""
+    if cause is None or cause in verdict.reason:
+        return verdict
+    reason = f"{verdict.reason} The refinement was stopped ({cause}) before its own criteria were met."
+    return dataclasses.replace(verdict, reason=reason, remedy=f"Let it go on for longer. {verdict.remedy}")
 
 
 def _case(context: Context, state: State, proposal: Mixture, draws: WeightedDraws, cause: str | None) -> Case:
@@ -231,16 +230,3 @@ def _check_support(state: State, evaluator: Evaluator) -> None:
             f"{evaluator.num_infinite} +inf, {evaluator.num_raised} errors), so there is nothing to fit. Run "
             "target.check(key), and choose an example, a box or a start inside the support."
         )
-
-
-def _final_draws(context: Context, state: State, proposal: Mixture, num_draws: int | None) -> WeightedDraws:
-    """Weigh fresh draws of the final proposal, enough of them for accurate expectations."""
-    evaluator, answer, fewest = context.evaluator, context.tuning.answer, context.tuning.rounds.most_draws
-    # Where rounds no longer get better, one of them may have been lucky.
-    share = min((info.ess_share for info in state.history[-1 - state.num_stale :]), default=0.0)
-    most = min(answer.most_draws, max(MOST_NUMBERS // context.dim, fewest))
-    wanted = int(np.clip(answer.wanted_ess / max(share, 1e-3), fewest, most))
-    if evaluator.num_left is not None:
-        kept_back = 2 * context.tuning.search.num_starts * STEPS_OF_LAST_SEARCH
-        wanted = min(wanted, max(evaluator.num_left - kept_back, evaluator.reserve))
-    return weigh_on_host(context.generator, evaluator, proposal, num_draws or wanted)
