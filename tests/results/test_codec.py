@@ -221,6 +221,11 @@ def test_another_log_density_is_told_from_rounding(dtype, change, is_found):
     assert (found > 0) is is_found
 
 
+def test_a_log_density_may_be_huge():
+    x = np.array([[1.0], [1e30]])
+    assert codec.find_change(lambda points: -(points[:, 0] ** 2), x, -(x[:, 0] ** 2)) == 0.0
+
+
 def test_draws_from_all_over_are_compared():
     x = np.arange(100.0)[:, None]
     assert codec.find_change(lambda points: -points[:, 0] - (points[:, 0] == 99), x, -x[:, 0]) == 1.0

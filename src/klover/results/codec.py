@@ -179,7 +179,8 @@ def find_change(
         return 0.0
     chosen = inside[np.linspace(0, len(inside) - 1, min(NUM_COMPARED, len(inside))).astype(int)]
     now, before = np.asarray(log_density(x[chosen])), log_p[chosen]
-    is_single = any(np.array_equal(values, np.float32(values)) for values in (now, before))
+    with np.errstate(over="ignore"):  # what single precision cannot hold was not made in it
+        is_single = any(np.array_equal(values, np.float32(values)) for values in (now, before))
     tolerance = SINGLE_ROUNDINGS * float(np.finfo(np.float32).eps) if is_single else TOLERANCE
     difference = np.abs(now - before)
     is_same = np.all(difference <= tolerance * (1 + np.abs(before)))
