@@ -1,4 +1,5 @@
 import dataclasses
+import datetime
 import enum
 import json
 
@@ -247,6 +248,13 @@ def test_changed_data_are_refused_in_single_precision(tmp_path):
         data = np.where(np.arange(500) == 3, data + np.float32(0.3), data)
         with pytest.raises(ValueError, match="belongs to another target"):
             checkpoint.load(tmp_path / "a", context(data), ASKED)
+
+
+def test_a_time_that_is_over_still_tells_another_target(tmp_path):
+    path, over = saved(tmp_path), datetime.timedelta(0)
+    assert checkpoint.load(path, make_context(budget=over), ASKED).num_stale == 1
+    with pytest.raises(ValueError, match="belongs to another target"):
+        checkpoint.load(path, make_context(make_target(0.1), budget=over), ASKED)
 
 
 def test_records_cover_all_that_a_state_is_made_of():

@@ -50,7 +50,7 @@ def load(path: str | os.PathLike, context: Context, asked: dict[str, Any]) -> St
             f"checkpoint {path} belongs to a target of dimension {description['dim']}, but this one has {context.dim}. "
             "Choose another file."
         )
-    change = codec.find_change(context.evaluator.values, state.pool.x, state.pool.log_p)
+    change = codec.find_change(context.evaluator.values_in_time, state.pool.x, state.pool.log_p)
     if change:
         raise ValueError(
             f"checkpoint {path} belongs to another target: its log density differs by {change:.3g} at a stored draw. "

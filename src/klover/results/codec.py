@@ -173,12 +173,16 @@ def find_change(
     x: Float[np.ndarray, "draw dim"],
     log_p: Float[np.ndarray, " draw"],
 ) -> float:
-    """Compare a log density with stored values, at draws from all over; return how far it is off, 0 within rounding."""
+    """Compare a log density with stored values, at draws from all over; return how far it is off, 0 within rounding.
+
+    The log density may stop early, and return values of the first points alone.
+    """
     inside = np.flatnonzero(np.isfinite(log_p))
     if not len(inside):
         return 0.0
     chosen = inside[np.linspace(0, len(inside) - 1, min(NUM_COMPARED, len(inside))).astype(int)]
-    now, before = np.asarray(log_density(x[chosen])), log_p[chosen]
+    now = np.asarray(log_density(x[chosen]))
+    before = log_p[chosen[: len(now)]]
     with np.errstate(over="ignore"):  # what single precision cannot hold was not made in it
         is_single = any(np.array_equal(values, np.float32(values)) for values in (now, before))
     tolerance = SINGLE_ROUNDINGS * float(np.finfo(np.float32).eps) if is_single else TOLERANCE
