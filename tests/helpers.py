@@ -158,3 +158,18 @@ def judged(draws: WeightedDraws, mixture: Mixture) -> Verdict:
     """Judge draws of a mixture about whose making nothing is known."""
     on_host = jax.tree.map(lambda leaf: np.asarray(leaf, float), mixture)
     return judge(Case(draws, on_host, on_host, Evaluator(draws.target), np.random.default_rng(0)))
+
+
+def damage(content: bytes, num: int, seed: int = 0) -> Iterator[bytes]:
+    """Yield copies of a file that are cut somewhere, or in which a few bytes are others."""
+    generator = np.random.default_rng(seed)
+    for number in range(num):
+        changed = bytearray(content)
+        if number % 4 == 0:
+            yield content[: generator.integers(len(content))]
+            continue
+        # Half of the changes are in the directory at the end, or at the beginning: few bytes, and all of them matter.
+        ends = (0, 200), (len(content) - 1500, len(content)), (0, len(content)), (0, len(content))
+        for place in generator.integers(*ends[generator.integers(4)], size=generator.integers(1, 4)):
+            changed[place] ^= generator.integers(1, 256)
+        yield bytes(changed)

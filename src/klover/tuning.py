@@ -166,6 +166,7 @@ class Answer:
     far: float = number(6.0, "sds", "from all particles at which a top is none of theirs", "guess")
     coarse_step: float = number(0.01, "sds", "between neighbouring numbers of a coordinate", "theory")
     coarse_log: float = number(0.1, "nats", "between neighbouring numbers of the size of log p", "theory")
+    largest_pinned: float = number(0.001, "mass", "that may lie where a parameter rounds to its bound", "guess")
 
 
 @dataclasses.dataclass(frozen=True)

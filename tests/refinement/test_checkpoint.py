@@ -1,4 +1,5 @@
 import dataclasses
+import datetime
 import enum
 import json
 
@@ -7,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers import damage
 from klover import Target
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.components import Family
 from klover.refinement import checkpoint
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, RoundInfo, Stage, State
+from klover.results.codec import DamagedFile
 from klover.sampling.hamiltonian import Particles
 from klover.targets.evaluator import Evaluator
 
@@ -190,6 +193,68 @@ def test_a_truncated_file_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ValueError, match="delete it, and begin again"):
         checkpoint.load(path, make_context(), ASKED)
+
+
+def test_damaged_files_are_refused_or_read_as_they_were(tmp_path):
+    path, context = saved(tmp_path), make_context()
+    expected, content = checkpoint.load(path, context, ASKED), path.read_bytes()
+    num_refused = 0
+    for changed in damage(content, 200):
+        path.write_bytes(changed)
+        try:
+            again = checkpoint.load(path, context, ASKED)
+        except DamagedFile:
+            num_refused += 1
+            continue
+        assert_same(again, expected)
+    assert num_refused > 100
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_stale", "two"),
+        ("was_hard", []),
+        ("most_invalid", {"tuple": [1, 2]}),
+        ("discovered", {"tuple": [0.1, None]}),
+        ("mixture", None),
+        ("stage", "explore"),
+        ("history", {"tuple": [1]}),
+        ("archive", {"tuple": [{"dict": {}}]}),
+    ],
+)
+def test_a_state_that_is_something_else_is_damage(tmp_path, field, value):
+    path = saved(tmp_path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    description = json.loads(str(arrays["description"]))
+    description["state"]["fields"][field] = value
+    with open(path, "wb") as file:
+        np.savez(file, **(arrays | {"description": np.array(json.dumps(description))}))
+    with pytest.raises(DamagedFile, match="delete it, and begin again"):
+        checkpoint.load(path, make_context(), ASKED)
+
+
+def test_changed_data_are_refused_in_single_precision(tmp_path):
+    data = np.random.default_rng(0).normal(size=500).astype("float32")
+
+    def context(data):
+        return make_context(Target(lambda x: -0.5 * jnp.sum((x[0] - data) ** 2) - 0.5 * x @ x, np.zeros(DIM)))
+
+    with jax.enable_x64(False):
+        before = context(data)
+        checkpoint.save(tmp_path / "a", before, full_state(before), ASKED)
+        checkpoint.load(tmp_path / "a", context(data), ASKED)
+        data = np.where(np.arange(500) == 3, data + np.float32(0.3), data)
+        with pytest.raises(ValueError, match="belongs to another target"):
+            checkpoint.load(tmp_path / "a", context(data), ASKED)
+
+
+def test_a_time_that_is_over_still_tells_another_target(tmp_path):
+    path, over = saved(tmp_path), datetime.timedelta(0)
+    assert checkpoint.load(path, make_context(budget=over), ASKED).num_stale == 1
+    with pytest.raises(ValueError, match="belongs to another target"):
+        checkpoint.load(path, make_context(make_target(0.1), budget=over), ASKED)
 
 
 def test_records_cover_all_that_a_state_is_made_of():

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import klover
-from helpers import judged
+from helpers import damage, judged
 from klover.importance.islands import ParticleDraws
+from klover.results.codec import DamagedFile
 from klover.results.files import settings_of
 from klover.targets.model_info import ModelInfo
 
@@ -136,6 +137,100 @@ def test_damaged_newer_and_other_files(refined, tmp_path):
     refined.save(path)
     with pytest.raises(ValueError, match="is a klover fit, but a checkpoint was expected"):
         klover.refine(jax.random.key(0), make_target(), checkpoint=path)
+
+
+def change(path, arrays=None, **fields):
+    """Write a stored fit again with other arrays (of its draws, by name) or other fields."""
+    with np.load(path) as archive:
+        stored = dict(archive)
+    description = json.loads(str(stored["description"]))
+    content = description["fit"]["dict"]
+    for name, function in (arrays or {}).items():
+        number = content["draws"]["dict"][name]["array"]
+        stored[number] = function(stored[number])
+    content |= fields
+    stored["description"] = np.array(json.dumps(description))
+    with open(path, "wb") as file:
+        np.savez(file, **stored)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"x": np.transpose},
+        {"x": lambda x: x[:, :2]},
+        {"log_p": lambda values: values[:-1]},
+        {"log_q": lambda values: values[:, None]},
+        {"log_weight": lambda values: values.reshape(2, -1)},
+        {"log_weight": lambda values: np.full_like(values, np.nan)},
+        {"log_p": lambda values: values.astype(str)},
+        {"control": lambda values: values[:3]},
+        {"num_nan": lambda value: value + 0.5},
+        {"pareto_k": lambda value: np.repeat(value, 2)},
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_damage(refined, tmp_path, arrays):
+    refined.save(tmp_path / "a")
+    change(tmp_path / "a")
+    assert klover.load(tmp_path / "a").verdict.trusted
+    change(tmp_path / "a", arrays)
+    with pytest.raises(DamagedFile, match="save the fit again"):
+        klover.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mixture": None},
+        {"verdict": {"dict": {}}},
+        {"history": {"dict": {"round": 3}}},
+        {"settings": []},
+        {"unknown": 1},
+        {"num_evaluations": "many"},
+        {"draws": {"dict": {}}},
+    ],
+)
+def test_fields_that_are_something_else_are_damage(refined, tmp_path, fields):
+    refined.save(tmp_path / "a")
+    change(tmp_path / "a", **fields)
+    with pytest.raises(DamagedFile, match="save the fit again"):
+        klover.load(tmp_path / "a")
+
+
+def test_damaged_files_are_refused_or_read_as_they_were(refined, tmp_path):
+    small = klover.Fit(
+        refined.target, refined.mixture, refined.importance(0, 20), refined.history, refined.verdict, settings={"a": 1}
+    )
+    small.save(tmp_path / "a")
+    content, num_refused = (tmp_path / "a").read_bytes(), 0
+    expected = small.draws
+    for changed in damage(content, 200):
+        (tmp_path / "a").write_bytes(changed)
+        try:
+            again = klover.load(tmp_path / "a")
+        except DamagedFile:
+            num_refused += 1
+            continue
+        assert again.verdict == small.verdict
+        assert again.settings == small.settings
+        for name in ("x", "log_p", "log_q", "log_weight"):
+            np.testing.assert_array_equal(getattr(again.draws, name), getattr(expected, name))
+    assert num_refused > 100
+
+
+def test_changed_data_are_refused_in_single_precision(tmp_path):
+    data = np.random.default_rng(0).normal(size=500)
+
+    def make(data):
+        return klover.Target(lambda x: -0.5 * jnp.sum((x - data) ** 2) - 0.5 * x @ x, np.zeros(1))
+
+    with jax.enable_x64(False):
+        target = make(np.float32(data))
+        klover.refine(0, target).save(tmp_path / "a")
+        klover.load(tmp_path / "a", make(np.float32(data)))
+        data[3] += 0.3
+        with pytest.raises(ValueError, match="its log density differs by"):
+            klover.load(tmp_path / "a", make(np.float32(data)))
 
 
 def test_settings_say_how_a_fit_was_made(refined, boosted):

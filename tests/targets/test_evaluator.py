@@ -1,4 +1,5 @@
 import datetime
+import time
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from helpers import gaussian, linear_regression, student
 from klover import Target
 from klover.targets import evaluator as evaluator_module
+from klover.targets.adapters.callback import from_callback
 from klover.targets.evaluator import GRADIENT_BLOCKS, VALUE_BLOCK, BudgetExhausted, Evaluator
 
 EACH_TARGET = pytest.mark.parametrize("make", [gaussian, student, linear_regression])
@@ -124,9 +126,9 @@ def test_budget_is_kept_to_the_last_evaluation(budget, reserve, sizes):
             spent += size
         assert evaluator.num_evaluations == spent
         assert evaluator.num_left == budget - spent
-    with evaluator.overtime():
-        if budget > spent:
-            evaluator.values(points(budget - spent, 2))
+    evaluator.open_reserve()
+    if budget > spent:
+        evaluator.values(points(budget - spent, 2))
     with pytest.raises(BudgetExhausted):
         evaluator.values(points(1, 2))
     assert (evaluator.num_evaluations, evaluator.num_left) == (budget, 0)
@@ -154,9 +156,7 @@ def test_budget_of_time():
     with pytest.raises(BudgetExhausted):
         evaluator.values(points(1, 2))
     assert evaluator.num_evaluations == 0
-    with evaluator.overtime():
-        evaluator.values(points(1, 2))
-    assert evaluator.num_evaluations == 1
+    assert len(evaluator.values_in_time(points(5, 2))) == evaluator.num_evaluations == 2
     with pytest.raises(BudgetExhausted):
         evaluator.values(points(1, 2))
     patient = Evaluator(plain(), datetime.timedelta(hours=1))
@@ -168,6 +168,91 @@ def test_without_a_budget_nothing_is_refused():
     evaluator = Evaluator(plain(), reserve=10)
     evaluator.values(points(2000, 2))
     assert (evaluator.num_evaluations, evaluator.num_left) == (2000, None)
+
+
+def slow(seconds: float, calls: list[int], gradient: bool = False, vectorized: bool = False) -> Target:
+    """Make a target whose evaluations take so long, and note how many points each call has."""
+
+    def logdensity(x):
+        calls.append(x.size // 2)
+        time.sleep(seconds)
+        return -0.5 * np.sum(x**2, -1)
+
+    target = from_callback(logdensity, 2, grad=(lambda x: -x) if gradient else None, vectorized=vectorized)
+    calls.clear()
+    return target
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_slow_target_is_stopped_between_points(gradient):
+    calls = []
+    evaluator = Evaluator(slow(0.02, calls, gradient), datetime.timedelta(seconds=0.4))
+    evaluator.measure_pace()
+    assert (evaluator.num_evaluations, calls) == (1, [1])
+    # What cannot be paid for is not begun.
+    with pytest.raises(BudgetExhausted):
+        evaluator.values_and_gradients(points(100, 2)) if gradient else evaluator.values(points(100, 2))
+    assert len(calls) == 1
+    evaluator.open_reserve()
+    value = evaluator.values_in_time(points(100, 2))
+    np.testing.assert_allclose(value, -0.5 * np.sum(points(100, 2)[: len(value)] ** 2, axis=1))
+    assert 2 <= len(value) < 20
+    assert evaluator.num_evaluations == len(calls) == 1 + len(value)
+    assert evaluator.elapsed < 0.4 + 0.02 + 0.05
+
+
+def test_blocks_grow_where_many_points_take_no_longer_than_one():
+    calls = []
+    evaluator = Evaluator(slow(0.01, calls, vectorized=True), datetime.timedelta(seconds=5))
+    evaluator.measure_pace()
+    value = evaluator.values_in_time(points(2000, 2))
+    assert len(value) == 2000
+    assert calls[0] == 1
+    assert max(calls) > 100
+    assert evaluator.num_evaluations == sum(calls) == 2001
+
+
+def test_blocks_of_jax_are_small_where_an_evaluation_is_slow():
+    def costly(x):
+        shape = jax.ShapeDtypeStruct((), x.dtype)
+        return jax.pure_callback(lambda v: (time.sleep(0.02), -0.5 * v @ v)[1], shape, x, vmap_method="sequential")
+
+    evaluator = Evaluator(Target(costly, jnp.zeros(2)), datetime.timedelta(seconds=0.5))
+    evaluator.measure_pace()
+    value = evaluator.values_in_time(points(50, 2))
+    assert 2 <= len(value) < 25
+    assert evaluator.elapsed < 0.5 + 0.02 + 0.2
+
+
+def test_a_quick_target_goes_in_large_blocks_against_the_clock():
+    evaluator = Evaluator(plain(), datetime.timedelta(hours=1))
+    evaluator.measure_pace()
+    x = points(2048, 2)
+    np.testing.assert_allclose(evaluator.values(x), evaluator.values_and_gradients(x)[0], rtol=1e-12)
+    assert {size for _, size in evaluator._ready} == {1, VALUE_BLOCK, GRADIENT_BLOCKS[-1]}
+
+
+def test_work_outside_of_the_target_is_expected_to_take_as_long_again():
+    evaluator = Evaluator(plain(), datetime.timedelta(seconds=1.0))
+    for _ in range(2):
+        with evaluator.expect_as_long(1.5):
+            time.sleep(0.3)
+    # A third time, half as long again, would not end within the second.
+    with pytest.raises(BudgetExhausted), evaluator.expect_as_long(1.5):
+        pytest.fail("there was no time left")
+    unhurried = Evaluator(plain(), 5)
+    with unhurried.expect_as_long(1e9), unhurried.expect_as_long(1e9):
+        pass
+
+
+def test_a_part_of_the_budget():
+    evaluator = Evaluator(plain(), 100, 20)
+    with pytest.raises(BudgetExhausted), evaluator.part(0.5):
+        evaluator.values(points(41, 2))
+    with evaluator.part(0.5):
+        evaluator.values(points(40, 2))
+    evaluator.values(points(40, 2))
+    assert evaluator.num_left == 20
 
 
 @pytest.mark.parametrize("budget", [0, -3, True])

@@ -50,6 +50,13 @@ def with_part(case):
     return dataclasses.replace(case, parts=(Part(np.array([8.0, 0.0]), np.eye(2), 0.0),))
 
 
+def at_bounds(case):
+    known = ModelInfo("mine", reach=(np.full(2, -2.5), np.full(2, 2.5)))
+    evaluator = copy.copy(case.evaluator)
+    evaluator.target = klover.Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), model_info=known)
+    return dataclasses.replace(case, evaluator=evaluator)
+
+
 FLAWS = {
     "no_support": (without_support, Status.NO_SUPPORT),
     "improper": (without_end, Status.IMPROPER),
@@ -62,6 +69,7 @@ FLAWS = {
     "dominated": (lambda case: with_numbers(case, "answer", fallen_ess=10.0), Status.DOMINATED),
     "unfinished": (lambda case: dataclasses.replace(case, cause=SPENT), Status.UNFINISHED),
     "coarse": (lambda case: with_numbers(case, "answer", coarse_log=0.0), Status.COARSE_NUMBERS),
+    "pinned": (at_bounds, Status.COARSE_NUMBERS),
     "unstable": (lambda case: dataclasses.replace(case, last_evidence=(100.0, 0.01)), Status.UNSTABLE_EVIDENCE),
     "missed": (with_part, Status.UNCOVERED_MODE),
 }
@@ -182,6 +190,25 @@ def test_a_density_of_another_language_may_say_so_that_a_point_is_outside(make_c
 
     target = klover.Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), model_info=Foreign("mine"))
     assert checks.hidden(make_case(target, most_invalid=(500, 0, 2000))) is None
+
+
+@pytest.mark.parametrize(("left", "right", "is_refused"), [(-np.inf, 2.5, True), (-2.5, 9.0, True), (-9.0, 9.0, False)])
+def test_mass_where_a_parameter_rounds_to_its_bound_is_refused(make_case, left, right, is_refused):
+    reach = np.array([-np.inf, left]), np.array([np.inf, right])
+    known = ModelInfo("mine", reach=reach)
+    target = klover.Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), model_info=known)
+    case = make_case(target)
+    doubt = checks.pinned(case)
+    assert (doubt is not None) == is_refused
+    if doubt is not None:
+        # 0.6 % of a Normal lie beyond 2.5 standard deviations.
+        assert doubt.status is Status.COARSE_NUMBERS
+        assert "x[1], which rounds to its bound in 0.00" in doubt.figures["what"]
+        assert checks.pinned(with_numbers(case, "answer", largest_pinned=0.1)) is None
+
+
+def test_a_target_without_bounds_is_pinned_nowhere(make_case):
+    assert checks.pinned(make_case()) is None
 
 
 @pytest.mark.parametrize(("num_nan", "num_infinite", "is_refused"), [(200, 0, False), (100, 101, True), (0, 201, True)])

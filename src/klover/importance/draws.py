@@ -198,11 +198,16 @@ def weigh(target: Target, x: Points, log_q: LogRatio, proposal: Mixture | None =
 def weigh_on_host(
     generator: np.random.Generator, evaluator: Evaluator, proposal: Mixture, num_draws: int
 ) -> WeightedDraws:
-    """Draw from a mixture of NumPy arrays, and weight the draws; nothing is compiled but the target."""
+    """Draw from a mixture of NumPy arrays, and weight the draws; nothing is compiled but the target.
+
+    If the evaluator's time runs out there are fewer of them; they come in random order, so that the first are as good.
+    """
     num_nan, num_infinite = evaluator.num_nan, evaluator.num_infinite
     # Rounded as the target will see them, so that both densities are those of one point.
     x = proposal.draw(generator, num_draws).astype(evaluator.target.start.dtype).astype(float)
-    log_p, log_q = evaluator.values(x), proposal.log_prob(x)
+    log_p = evaluator.values_in_time(x)
+    x = x[: len(log_p)]
+    log_q = proposal.log_prob(x)
     log_weight, pareto_k = psis.smooth(log_p - log_q)
     control = control_variates.control(proposal, x, log_q, log_p)
     invalid = np.asarray(evaluator.num_nan - num_nan), np.asarray(evaluator.num_infinite - num_infinite)

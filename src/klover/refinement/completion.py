@@ -11,6 +11,7 @@ from klover.importance.ratios import log_evidence
 from klover.mixtures.algebra import inflate, join
 from klover.mixtures.mixture import Mixture
 from klover.refinement.exploration import follow
+from klover.refinement.frugality import EVALUATIONS_OF_MISSED
 from klover.refinement.start import around
 from klover.refinement.state import Context, Stage, State
 from klover.sampling.tempering import carry
@@ -25,8 +26,6 @@ CHEAP_SIZE = 10_000
 """Numbers in the largest array of a log density that is searched thoroughly although nobody has asked for it."""
 NUM_RETURNING = 256
 """Particles of a thorough search that come from far outside."""
-EVALUATIONS = 24
-"""Of a search for each start on a rung: twelve rungs, and as many again for the climbs."""
 
 
 def look_for_missed(
@@ -59,7 +58,7 @@ def _is_cheap(evaluator: Evaluator) -> bool:
     """Whether 100,000 evaluations take about a second: by the size of the program, which no clock changes."""
     is_foreign = hasattr(evaluator.target.model_info, "failures")
     is_small = evaluator.target.largest_intermediate <= CHEAP_SIZE
-    return evaluator.num_left is None and evaluator.has_gradient and not is_foreign and is_small
+    return evaluator.num_affordable is None and evaluator.has_gradient and not is_foreign and is_small
 
 
 def _tested(
@@ -84,7 +83,8 @@ def _tested(
 
 def _affordable(evaluator: Evaluator, num_starts: int) -> float:
     """Return the share of the usual effort that the budget still pays for."""
-    return 1.0 if evaluator.num_left is None else min(evaluator.num_left / (EVALUATIONS * num_starts), 1.0)
+    num = evaluator.num_affordable
+    return 1.0 if num is None else min(num / (EVALUATIONS_OF_MISSED * num_starts), 1.0)
 
 
 def _return_from_outside(context: Context, state: State, proposal: Mixture, known: float) -> list[Part]:

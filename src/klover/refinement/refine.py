@@ -15,8 +15,9 @@ from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement import checkpoint as checkpoints
+from klover.refinement import frugality
 from klover.refinement.aim import aim
-from klover.refinement.completion import EVALUATIONS, go_on, look_for_missed
+from klover.refinement.completion import go_on, look_for_missed
 from klover.refinement.defence import final_proposal, most_components
 from klover.refinement.pool import Pool
 from klover.refinement.progress import Progress
@@ -33,8 +34,6 @@ from klover.verdict.checks import NUM_REPEATED, SPENT, Case
 from klover.verdict.judge import Verdict, judge
 from klover.verdict.status import Status
 
-MOST_NUMBERS = 2**25
-"""Numbers that the final draws may hold: 256 MiB."""
 INTERRUPTED = "interrupted"
 RETRIED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.DOMINATED, Status.UNSTABLE_EVIDENCE)
 """What further rounds may cure, with the final draws in the pool."""
@@ -81,7 +80,8 @@ def refine(
     num_draws
         Fresh draws of the final mixture; enough for 4000 effective ones if None (8192 to 98304).
     budget
-        Most evaluations of the target (an integer; a gradient counts as one), or most time (a ``datetime.timedelta``).
+        Most evaluations of the target (an integer; a gradient counts as one), or most time (a ``datetime.timedelta``;
+        a compilation that has begun is not interrupted). An answer that it does not suffice for is refused.
     family
         Of the components: a :class:`~klover.Family` or its name, such as ``"student"``, ``"normal-diagonal"`` or
         ``"student-low-rank"``. Full covariances become diagonal beyond 128 dimensions.
@@ -118,7 +118,9 @@ def refine(
         check_count("num_draws", num_draws, 2, "10,000 is a good number.")
     check_choice("search", search, ("auto", "thorough"))
     parsed, budget = Family.parse(family), check_budget(budget, 2)
-    evaluator = Evaluator(target, budget, _reserve(budget, num_draws, tuning))
+    evaluator = Evaluator(target, budget, frugality.reserve(budget, num_draws, tuning))
+    evaluator.measure_pace()
+    tuning = frugality.shrink(tuning, evaluator.num_affordable)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     most = max_components or most_components(target.dim, tuning.rounds)
     context = Context(generator, evaluator, most, parsed, tuning)
@@ -129,9 +131,10 @@ def refine(
     while True:
         state, cause = _take_rounds(context, state, cause, shown, checkpoint, asked)
         case = _answer(context, state, cause, num_draws, integrand, search == "thorough")
-        verdict = judge(case)
-        if not _goes_on(verdict, state, tuning):
+        verdict = _with_cause(judge(case), case.cause)
+        if not _goes_on(verdict, context, state):
             break
+        evaluator.close_reserve()
         state = go_on(context, state, case)
     draws = case.draws
     if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and not context.is_explored:
@@ -143,18 +146,6 @@ def refine(
     chosen = {"max_components": max_components, "num_draws": num_draws, "budget": budget, "family": str(family)}
     settings = settings_of("refine", key, start=start, **chosen, search=search, integrand=integrand)
     return Fit(target, case.proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds, settings)
-
-
-def _reserve(budget: Budget, num_draws: int | None, tuning: Tuning) -> int:
-    """Return the evaluations to keep back for the final draws."""
-    if not isinstance(budget, int):
-        return 0
-    if num_draws is not None and num_draws >= budget:
-        raise ValueError(
-            f"num_draws must be smaller than the budget, got {num_draws} and {budget}. The budget pays for the search "
-            "as well: give at least twice as many evaluations."
-        )
-    return num_draws or max(min(tuning.rounds.most_draws, budget // 4), 2)
 
 
 def _begin(
@@ -188,7 +179,8 @@ def _take_rounds(
             if len(state.history) >= most_rounds:
                 cause = f"{most_rounds} rounds"
                 break
-            state = take_round(context, state)
+            with context.evaluator.expect_as_long(frugality.LONGER):
+                state = take_round(context, state)
             if checkpoint is not None:
                 checkpoints.save(checkpoint, context, state, asked)
             shown.report(state.history[-1])
@@ -202,6 +194,14 @@ def _take_rounds(
     return state, cause
 
 
+def _with_cause(verdict: Verdict, cause: str | None) -> Verdict:
+    """Say in every verdict that the work was stopped early: bad weights are most often bad for that reason."""
+    if cause is None or cause in verdict.reason:
+        return verdict
+    reason = f"{verdict.reason} The refinement was stopped ({cause}) before its own criteria were met."
+    return dataclasses.replace(verdict, reason=reason, remedy=f"Let it go on for longer. {verdict.remedy}")
+
+
 def _answer(
     context: Context,
     state: State,
@@ -211,19 +211,21 @@ def _answer(
     is_thorough: bool,
 ) -> Case:
     """Draw from the final proposal, search for what the draws miss, and put together what the verdict looks at."""
-    proposal = final_proposal(context, state)
+    proposal, evaluator = final_proposal(context, state), context.evaluator
     if integrand is not None and cause is None:
         proposal = aim(context, state, proposal, integrand)
+    evaluator.open_reserve()
+    planned = num_draws or frugality.num_final_draws(context, state, proposal, cause == SPENT)
+    draws = weigh_on_host(context.generator, evaluator, proposal, planned)
+    cause = cause or (SPENT if draws.num_draws < planned else None)
     parts, searched = (), None
-    with context.evaluator.overtime():
-        draws = _final_draws(context, state, proposal, num_draws)
-        if cause is None and float(draws.ess) > 0:
-            try:
-                parts, searched = look_for_missed(
-                    context, state, proposal, np.asarray(draws.x), np.asarray(draws.log_ratio), is_thorough
-                )
-            except BudgetExhausted:
-                cause = SPENT
+    if cause is None and float(draws.ess) > 0:
+        try:
+            parts, searched = look_for_missed(
+                context, state, proposal, np.asarray(draws.x), np.asarray(draws.log_ratio), is_thorough
+            )
+        except BudgetExhausted:
+            cause = SPENT
     last = state.history[-1] if state.history else None
     return Case(
         draws,
@@ -243,8 +245,11 @@ def _answer(
     )
 
 
-def _goes_on(verdict: Verdict, state: State, tuning: Tuning) -> bool:
-    """Whether what speaks against an answer can be mended by more rounds."""
+def _goes_on(verdict: Verdict, context: Context, state: State) -> bool:
+    """Whether what speaks against an answer can be mended by more rounds, and these can be paid for."""
+    tuning, affordable = context.tuning, context.evaluator.num_affordable
+    if affordable is not None and affordable < frugality.FEWEST_TO_GO_ON * context.evaluator.reserve:
+        return False
     if verdict.status is Status.UNCOVERED_MODE:
         return state.num_returns < tuning.missed.most_returns
     return verdict.status in RETRIED and state.num_returns < tuning.missed.most_retries
@@ -279,16 +284,3 @@ def _check_support(state: State, evaluator: Evaluator) -> None:
             f"{evaluator.num_infinite} +inf, {evaluator.num_raised} errors), so there is nothing to fit. Run "
             "target.check(key), and choose an example, a box or a start inside the support."
         )
-
-
-def _final_draws(context: Context, state: State, proposal: Mixture, num_draws: int | None) -> WeightedDraws:
-    """Weigh fresh draws of the final proposal, enough of them for accurate expectations."""
-    evaluator, answer, fewest = context.evaluator, context.tuning.answer, context.tuning.rounds.most_draws
-    # Where rounds no longer get better, one of them may have been lucky.
-    share = min((info.ess_share for info in state.history[-1 - state.num_stale :]), default=0.0)
-    most = min(answer.most_draws, max(MOST_NUMBERS // context.dim, fewest))
-    wanted = int(np.clip(answer.wanted_ess / max(share, 1e-3), fewest, most))
-    if evaluator.num_left is not None:
-        kept_back = min(EVALUATIONS * context.tuning.missed.num_starts, evaluator.num_left // 4)
-        wanted = min(wanted, max(evaluator.num_left - kept_back, evaluator.reserve))
-    return weigh_on_host(context.generator, evaluator, proposal, num_draws or wanted)

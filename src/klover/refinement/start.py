@@ -17,10 +17,13 @@ from klover.search.curvature import log_determinant
 from klover.search.modes import Modes, find_modes
 from klover.search.recall import Part
 from klover.targets.approximations import weighted_draws
+from klover.targets.budget import BudgetExhausted
 
 BOX_DF = 20.0
 REGION_WEIGHTS = (0.4, 0.4, 0.2)
 PART = ("x", "covariance", "log_mass")
+SEARCH_SHARE = 0.5
+"""Of a budget that the search for modes may take: without modes there is still the region, and the rest for it."""
 GIVEN_ROUNDS = 6
 """Rounds of splits on draws that the user gave: they are fitted to once."""
 
@@ -32,7 +35,11 @@ def from_target(context: Context) -> State:
     if not context.evaluator.has_gradient:
         return state
     tuning = context.tuning
-    modes = find_modes(context.generator, context.evaluator, context.region, tuning.search)
+    try:
+        with context.evaluator.part(SEARCH_SHARE):
+            modes = find_modes(context.generator, context.evaluator, context.region, tuning.search)
+    except BudgetExhausted:
+        return dataclasses.replace(state, was_hard=True)
     state = dataclasses.replace(state, was_hard=not modes.is_settled(tuning.search))
     if len(modes.x) == 0:
         return state

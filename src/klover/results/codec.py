@@ -1,24 +1,50 @@
-"""Records in one file: arrays, and a description of their structure in JSON, so that nothing in it can run code."""
+"""Records in one file: arrays, and a description of their structure in JSON, so that nothing in it can run code.
+
+A file is read with suspicion. Its directory and the headers of its arrays are looked at before anything is expanded:
+arrays lie in it as they are, so that it can hold no more than its own length. Whatever else is wrong with it raises
+:class:`DamagedFile`.
+"""
 
 import collections
+import contextlib
 import dataclasses
 import enum
+import itertools
 import json
+import math
 import os
+import re
 import zipfile
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any
 
 import jax
 import numpy as np
 
 from klover.base.shapes import Float
 
-DAMAGE = (OSError, KeyError, IndexError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile)
-"""What a truncated, changed or foreign file can raise."""
-NUM_COMPARED = 8
-TOLERANCE, SINGLE_TOLERANCE = 1e-8, 1e-4
-"""Relative difference of log densities that two machines may have, in double and in single precision."""
+KINDS = "biufcUSMm"
+"""Kinds of arrays that may be stored: truth values, numbers, words and dates. Others would need pickle."""
+DEEPEST = 100
+"""Levels of a description; those of a fit or a checkpoint have ten or so."""
+QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+NUM_COMPARED = 16
+TOLERANCE, SINGLE_ROUNDINGS = 1e-8, 16
+"""Difference of log densities that two machines may have, relative to their size: in double precision, and in single
+precision in units of its resolution, 1.2e-7."""
+
+
+class DamagedFile(ValueError):
+    """A file that was cut or changed, or that klover has not written."""
+
+
+@contextlib.contextmanager
+def refuse_damage(path: str | os.PathLike, kind: str, remedy: str) -> Iterator[None]:
+    """Turn whatever goes wrong while a file is understood into one error: a damaged file may raise anything."""
+    try:
+        yield
+    except Exception as error:
+        raise DamagedFile(f"{kind} {path} is damaged or is no klover {kind}: {remedy}") from error
 
 
 def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -90,23 +116,56 @@ def read(path: str | os.PathLike, kind: str, version: int, classes: Iterable[typ
         The records that may be in it.
     remedy
         What to do about a file that is damaged.
+
+    Raises
+    ------
+    DamagedFile
+        If it was cut or changed, or is something else.
+    ValueError
+        If it is another kind of file of klover's, or was written by a newer klover.
     """
-    with open(path, "rb") as file:
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = dict(archive)
-            description = json.loads(str(arrays["description"]))
-            found, number = description.get("kind", kind), description["version"]
-        except DAMAGE as error:
-            raise ValueError(f"{kind} {path} is damaged or is no klover {kind}: {remedy}") from error
+    with open(path, "rb") as file, refuse_damage(path, kind, remedy):
+        arrays = _read_arrays(file)
+        description = _parse(str(arrays["description"]))
+        found, number = str(description.get("kind", kind)), int(description["version"])
     if found != kind:
         raise ValueError(f"{path} is a klover {found}, but a {kind} was expected. Choose another file.")
     if number > version:
         raise ValueError(f"{kind} {path} was written by a newer klover (format {number}): update klover.")
-    try:
+    with refuse_damage(path, kind, remedy):
         return decode(description, arrays, {cls.__name__: cls for cls in classes})
-    except DAMAGE as error:
-        raise ValueError(f"{kind} {path} is damaged: {remedy}") from error
+
+
+def _read_arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
+    """Read the arrays of an archive that holds no more than its own length."""
+    length = file.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise ValueError("it holds compressed arrays")
+        if sum(member.file_size for member in members) > length:
+            raise ValueError("its arrays are longer than itself")
+        return {member.filename.removesuffix(".npy"): _read_array(archive, member) for member in members}
+
+
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """Read one array, if its header promises what is there: memory is taken by the header's word."""
+    with archive.open(member) as file:
+        is_long = np.lib.format.read_magic(file) != (1, 0)
+        header = np.lib.format.read_array_header_2_0 if is_long else np.lib.format.read_array_header_1_0
+        shape, _, dtype = header(file)
+        if dtype.kind not in KINDS or file.tell() + math.prod(shape) * dtype.itemsize != member.file_size:
+            raise ValueError(f"{member.filename} is not the array that its header promises")
+    with archive.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """Read a description that is not nested too deeply to be followed."""
+    steps = ((mark in "[{") - (mark in "]}") for mark in QUOTED.sub("", text))
+    if max(itertools.accumulate(steps), default=0) > DEEPEST:
+        raise ValueError("its description is nested too deeply")
+    return json.loads(text)
 
 
 def find_change(
@@ -114,12 +173,19 @@ def find_change(
     x: Float[np.ndarray, "draw dim"],
     log_p: Float[np.ndarray, " draw"],
 ) -> float:
-    """Compare a log density with stored values at a few draws; return how far it is off, zero within rounding."""
-    inside = np.flatnonzero(np.isfinite(log_p))[:NUM_COMPARED]
+    """Compare a log density with stored values, at draws from all over; return how far it is off, 0 within rounding.
+
+    The log density may stop early, and return values of the first points alone.
+    """
+    inside = np.flatnonzero(np.isfinite(log_p))
     if not len(inside):
         return 0.0
-    now, before = np.asarray(log_density(x[inside])), log_p[inside]
-    is_single = any(np.array_equal(values, np.float32(values)) for values in (now, before))
+    chosen = inside[np.linspace(0, len(inside) - 1, min(NUM_COMPARED, len(inside))).astype(int)]
+    now = np.asarray(log_density(x[chosen]))
+    before = log_p[chosen[: len(now)]]
+    with np.errstate(over="ignore"):  # what single precision cannot hold was not made in it
+        is_single = any(np.array_equal(values, np.float32(values)) for values in (now, before))
+    tolerance = SINGLE_ROUNDINGS * float(np.finfo(np.float32).eps) if is_single else TOLERANCE
     difference = np.abs(now - before)
-    is_same = np.all(difference <= (SINGLE_TOLERANCE if is_single else TOLERANCE) * (1 + np.abs(before)))
+    is_same = np.all(difference <= tolerance * (1 + np.abs(before)))
     return 0.0 if is_same else float(difference.max())

@@ -16,15 +16,17 @@ from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.results import codec
 from klover.results.datatree import versions
+from klover.results.integrity import check_fit
 from klover.search.missed import Searched
 from klover.targets.evaluator import Evaluator
-from klover.targets.loaded import LoadedTarget
+from klover.targets.loaded import LoadedTarget, as_target
 from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 from klover.verdict.judge import Verdict
 from klover.verdict.status import Status
 
 VERSION = 1
+REMEDY = "save the fit again."
 DRAWS = {"importance": WeightedDraws, "particles": ParticleDraws}
 RECORDS = (Components, Diagonal, Full, LoadedTarget, LowRank, Mixture, ModelInfo, Searched, Status, Verdict)
 
@@ -64,13 +66,16 @@ def save(path: str | os.PathLike, fit: Any) -> None:
 
 def load(path: str | os.PathLike, target: Target | None = None) -> dict[str, Any]:
     """Read the fields of a :class:`klover.Fit`."""
-    description = codec.read(path, "fit", VERSION, RECORDS, "save the fit again.")
-    about, content = description["target"], description["fit"]
-    draws = content["draws"]
+    description = codec.read(path, "fit", VERSION, RECORDS, REMEDY)
+    with codec.refuse_damage(path, "fit", REMEDY):
+        about, content, kind = description["target"], description["fit"], DRAWS[description["draws_kind"]]
+        draws = content.pop("draws")
+        check_fit(content, about, draws, description["draws_kind"])
+        stored = kind(**draws, target=about)
     if target is not None:
-        _check_target(path, target, about, draws["log_p"])
+        _check_target(path, as_target(target), about, draws["log_p"])
     content["target"] = about if target is None else target
-    content["draws"] = DRAWS[description["draws_kind"]](**draws, target=content["target"])
+    content["draws"] = dataclasses.replace(stored, target=content["target"])
     return content
 
 

@@ -121,5 +121,12 @@ def load(path: str | os.PathLike, target: Target | None = None) -> Fit:
     Without the target, what was stored can be read (draws, their constrained positions, summary, verdict, history), and
     the log density cannot be evaluated. Constrained positions in containers other than dicts, lists and tuples are then
     dicts by name.
+
+    Raises
+    ------
+    klover.results.codec.DamagedFile
+        If the file was cut or changed, or is something else; it is a ``ValueError``.
+    ValueError
+        If the file is a checkpoint, was written by a newer klover, or belongs to another target.
     """
     return Fit(**files.load(path, target))

@@ -6,7 +6,6 @@ compiler.
 """
 
 import contextlib
-import datetime
 import logging
 import threading
 import time
@@ -16,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from klover.base.checks import check_count
 from klover.base.shapes import Float
+from klover.targets.budget import Allowance, Budget, BudgetExhausted, check_budget
 from klover.targets.loaded import TargetLike, as_target
 from klover.targets.positions import pad, ravel_rows
 from klover.targets.target import LARGEST_INTERMEDIATE, Target
@@ -25,18 +24,15 @@ from klover.targets.target import LARGEST_INTERMEDIATE, Target
 GRADIENT_BLOCKS = (32, 512)
 VALUE_BLOCK = 1024
 NUM_PRIOR_DRAWS = 256
+SMALL_BLOCKS = (1, 32)
+"""Further blocks where the budget is a time."""
 
 COUNTS = ("num_evaluations", "num_nan", "num_infinite", "num_raised", "seconds")
 
 # What a target that raises on the host raises here; a ValueError where that surfaces with the result.
 RAISED = (jax.errors.JaxRuntimeError, ValueError)
 
-Budget = int | datetime.timedelta | None
 Points = Float[np.ndarray, "draw dim"]
-
-
-class BudgetExhausted(Exception):
-    """Raised before an evaluation that the budget does not allow."""
 
 
 @jax.jit
@@ -69,13 +65,6 @@ def _silent_callbacks() -> Iterator[None]:
         log.disabled = was_disabled
 
 
-def check_budget(budget: Any, minimum: int = 1) -> Budget:
-    """Return a budget: none, a time, or a whole number of evaluations, at least so many."""
-    if budget is None or isinstance(budget, datetime.timedelta):
-        return budget
-    return check_count("budget", budget, minimum, "Pass a number of evaluations, or a datetime.timedelta.")
-
-
 class Evaluator:
     """Evaluate a target on the host, count the evaluations, and stop at the budget.
 
@@ -86,19 +75,22 @@ class Evaluator:
     budget
         Most evaluations (an integer; a gradient counts as one) or most time (a ``datetime.timedelta``).
     reserve
-        Evaluations that are kept back from the budget until :meth:`overtime`.
+        Evaluations that are kept back from the budget until :meth:`open_reserve`.
     """
 
     def __init__(self, target: TargetLike, budget: Budget = None, reserve: int = 0):
         self.target = as_target(target)
-        self._budget, self.reserve = check_budget(budget), reserve
-        self._held_back, self._is_overtime = reserve, False
+        self._allowance = Allowance(check_budget(budget), reserve)
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
-        self.seconds = 0.0
+        self.seconds = self._seconds_outside = 0.0
         self._began = time.perf_counter()
         limit = max(LARGEST_INTERMEDIATE // self.target.largest_intermediate, 1)
-        self._value_blocks = (min(VALUE_BLOCK, limit),)
-        self._gradient_blocks = tuple(block for block in GRADIENT_BLOCKS if block <= limit) or (limit,)
+        # Where the clock counts and a filled block costs more than its points, some blocks have to be small.
+        self._is_filling_free = hasattr(self.target.model_info, "failures")
+        small = SMALL_BLOCKS if self._allowance.is_timed and not self._is_filling_free else ()
+        self._value_blocks = _up_to(limit, *small, VALUE_BLOCK)
+        self._gradient_blocks = _up_to(limit, *small[:1], *GRADIENT_BLOCKS)
+        self._ready: set[tuple[Callable, int]] = set()
         self.has_gradient = _is_differentiable(self.target, self._gradient_blocks[0])
         self._prior = np.zeros((0, self.target.dim))
         self._compilation = threading.Thread(target=self._compile_values, daemon=True)
@@ -114,9 +106,28 @@ class Evaluator:
         return time.perf_counter() - self._began
 
     @property
+    def reserve(self) -> int:
+        """Evaluations that are kept back from the budget until :meth:`open_reserve`."""
+        return self._allowance.reserve
+
+    @property
     def num_left(self) -> int | None:
         """Evaluations that the budget still allows; None without such a budget."""
-        return self._budget - self.num_evaluations if isinstance(self._budget, int) else None
+        return None if self._allowance.is_timed else self.num_affordable
+
+    @property
+    def num_affordable(self) -> int | None:
+        """Evaluations that the rest of the budget pays for, at the present pace if it is a time; None if any number."""
+        return self._allowance.num_affordable(self._spent)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds that the budget still allows; None without such a budget."""
+        return float(self._allowance.rest(self.elapsed)) if self._allowance.is_timed else None
+
+    @property
+    def _spent(self) -> int | float:
+        return self.elapsed if self._allowance.is_timed else self.num_evaluations
 
     def counts(self) -> dict[str, int | float]:
         """Return what has been counted, and the seconds that have passed."""
@@ -128,22 +139,36 @@ class Evaluator:
             setattr(self, name, counts[name])
         self._began = time.perf_counter() - counts["elapsed"]
 
+    def measure_pace(self) -> None:
+        """Find out how long an evaluation takes, by one at the example, if the budget is a time."""
+        if self._allowance.is_timed:
+            with contextlib.suppress(BudgetExhausted):
+                self.values(np.asarray(self.target.start, float)[None])
+
+    def part(self, share: float) -> contextlib.AbstractContextManager[None]:
+        """Let no more than a share of the rest of the budget be spent meanwhile."""
+        return self._allowance.part(self._spent, share)
+
     @contextlib.contextmanager
-    def overtime(self) -> Iterator[None]:
-        """Let the reserve be used, and do not refuse for want of time meanwhile."""
-        self._held_back, self._is_overtime = 0, True
-        try:
-            yield
-        finally:
-            self._is_overtime = False
+    def expect_as_long(self, factor: float) -> Iterator[None]:
+        """Refuse a step of work if there is no time for one that, the target left aside, takes longer than the last."""
+        if not self._allowance.has_room(self._spent, factor * self._seconds_outside):
+            raise BudgetExhausted
+        began = self.elapsed - self.seconds
+        yield
+        self._seconds_outside = self.elapsed - self.seconds - began
+
+    def open_reserve(self) -> None:
+        """Let the reserve be used from now on."""
+        self._allowance.open_reserve(self._spent)
+
+    def close_reserve(self) -> None:
+        """Keep the reserve back again."""
+        self._allowance.close_reserve()
 
     def charge(self, num: int) -> None:
         """Count evaluations that are about to be made here or elsewhere, if the budget allows them."""
-        if isinstance(self._budget, datetime.timedelta):
-            is_too_much = not self._is_overtime and self.elapsed > self._budget.total_seconds()
-        else:
-            is_too_much = self._budget is not None and self.num_evaluations + num > self._budget - self._held_back
-        if is_too_much:
+        if not self._allowance.affords(self._spent, num):
             raise BudgetExhausted
         self.num_evaluations += num
 
@@ -152,6 +177,13 @@ class Evaluator:
         if self._compilation.is_alive():
             self._compilation.join()
         (value,) = self._run(_values, x, self._value_blocks)
+        return self._clean(value)
+
+    def values_in_time(self, x: Points) -> Float[np.ndarray, " some"]:
+        """Log density at the first of the points, as many as there is time for; at two of them whatever it takes."""
+        if not self._allowance.is_timed:
+            return self.values(x)
+        (value,) = self._run_in_time(_values, x, self._value_blocks, fewest=2)
         return self._clean(value)
 
     def values_and_gradients(self, x: Points) -> tuple[Float[np.ndarray, " draw"], Points]:
@@ -163,7 +195,7 @@ class Evaluator:
     def _compile_values(self) -> None:
         """Compile the program for values while the search, which needs gradients, compiles its own."""
         dtype = self.target.start.dtype
-        shape = jax.ShapeDtypeStruct((self._value_blocks[0], self.target.dim), dtype)
+        shape = jax.ShapeDtypeStruct((self._value_blocks[-1], self.target.dim), dtype)
         # What is wrong with it comes up again where the values are wanted. A thread does not inherit jax.enable_x64.
         with contextlib.suppress(Exception), jax.enable_x64(dtype == np.float64):
             _values.lower(self.target, shape).compile()
@@ -194,6 +226,8 @@ class Evaluator:
 
     def _run(self, program: Callable, x: Points, blocks: tuple[int, ...]) -> list[np.ndarray]:
         """Run a program over points in blocks, and put the parts of each of its results together."""
+        if self._allowance.is_timed:
+            return self._run_in_time(program, x, blocks)
         self.charge(len(x))
         began = time.perf_counter()
         x = np.asarray(x, self.target.start.dtype)
@@ -202,6 +236,51 @@ class Evaluator:
         parts = [self._run_block(program, x[start : start + size], size) for start in range(0, len(x), size)]
         self.seconds += time.perf_counter() - began
         return _joined(parts)
+
+    def _run_in_time(
+        self, program: Any, x: Points, blocks: tuple[int, ...], fewest: int | None = None
+    ) -> list[np.ndarray]:
+        """Do the same against the clock, which is looked at before each block.
+
+        Where ``fewest`` is given, the end of the time ends the work after so many points at the least; otherwise it is
+        an error, and one that comes at once if all points would take too long.
+        """
+        x, done, parts = np.asarray(x, self.target.start.dtype), 0, []
+        if fewest is None and not self._allowance.affords(self._spent, len(x)):
+            raise BudgetExhausted
+        while done < len(x):
+            most = self._allowance.num_at_a_time(self._spent)
+            if most < 1 and fewest is None:
+                raise BudgetExhausted
+            if most < 1 and done >= (fewest or 0):
+                break
+            num, size = self._next_block(len(x) - done, most, blocks)
+            parts.append(self._run_paced(program, x[done : done + num], size))
+            done += num
+        return _joined(parts)
+
+    def _next_block(self, rest: int, most: float, blocks: tuple[int, ...]) -> tuple[int, int]:
+        """Choose how many points to evaluate next, about ``most`` of them, and the size of the block to be filled."""
+        if self._is_filling_free:
+            num = int(min(rest, max(most, 1), blocks[-1]))
+            return num, blocks[-1] if num > blocks[0] else blocks[0]
+        allowed = [block for block in blocks if block <= most] or blocks[:1]
+        size = next((block for block in allowed if block >= rest), allowed[-1])
+        return min(size, rest), size
+
+    def _run_paced(self, program: Any, block: Points, size: int) -> list[np.ndarray]:
+        """Run one block, and remember its pace, to which compilation does not belong."""
+        began = time.perf_counter()
+        if (program, size) not in self._ready:
+            program.lower(self.target, jax.ShapeDtypeStruct((size, self.target.dim), block.dtype)).compile()
+            self._ready.add((program, size))
+        compiled = time.perf_counter()
+        results = self._run_block(program, block, size)
+        ended = time.perf_counter()
+        self._allowance.note_pace(ended - compiled, len(block))
+        self.seconds += ended - began
+        self.num_evaluations += len(block)
+        return results
 
     def _run_block(self, program: Callable, block: Points, size: int) -> list[np.ndarray]:
         """Run one block; where the target raises, run its points one by one, and call those that raise NaN."""
@@ -220,6 +299,11 @@ class Evaluator:
         failures = getattr(self.target.model_info, "failures", None)
         if failures is not None and failures.throw:
             raise RuntimeError(str(failures)) from failures.error
+
+
+def _up_to(limit: int, *sizes: int) -> tuple[int, ...]:
+    """Return the sizes of blocks that are no larger than the limit, or the limit itself."""
+    return tuple(size for size in sizes if size <= limit) or (limit,)
 
 
 def _joined(parts: list[list[np.ndarray]]) -> list[np.ndarray]:

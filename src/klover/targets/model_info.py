@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from klover.base.shapes import AnyArray, Key, PyTree
+from klover.targets.bounds import Corners
 
 Position = dict[str, AnyArray]
 """One constrained position by the model's own names."""
@@ -37,6 +38,9 @@ class ModelInfo:
         From a key to an unconstrained position that is drawn from the prior, where that is proper.
     predict
         From a key and one constrained position to new observations, by the observed variable's name.
+    reach
+        Coordinates of a flat point at and beyond which their parameters are at their bounds, but for the last digit
+        (:mod:`klover.targets.bounds`): two vectors, infinite where there is no bound.
     """
 
     name: str
@@ -48,3 +52,4 @@ class ModelInfo:
     log_likelihood: Callable[[Position], dict[str, AnyArray]] | None = None
     prior: Callable[[Key[jax.Array, ""]], PyTree] | None = None
     predict: Callable[[Key[jax.Array, ""], Position], dict[str, AnyArray]] | None = None
+    reach: Corners | None = None

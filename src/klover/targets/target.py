@@ -22,6 +22,7 @@ from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree
 from klover.targets.check import TargetCheck, find_problems
 from klover.targets.model_info import ModelInfo
 from klover.targets.positions import flatten, names_of, pad, ravel_rows
+from klover.targets.recipe import Recipe, reduce
 
 LARGEST_INTERMEDIATE = 2**24
 """Numbers that the largest array of one evaluation may hold: 128 MiB in float64."""
@@ -114,6 +115,23 @@ class Target:
             model_info,
             jax.tree.structure(read),
         )
+        options = {"constrain": constrain, "names": names, "box": box, "model_info": model_info}
+        self._recipe: Recipe | None = Recipe(Target, (logdensity, example), options)
+
+    def remade_by(self, maker: Callable[..., "Target"], *arguments: Any, **options: Any) -> "Target":
+        """Return the target, which pickle will make again by calling ``maker``."""
+        self._recipe = Recipe(maker, arguments, options)
+        return self
+
+    def __reduce__(self):
+        return reduce(self._recipe)
+
+    def __copy__(self) -> "Target":
+        return self
+
+    def __deepcopy__(self, memo: dict) -> "Target":
+        """Return the target itself: nothing in it changes."""
+        return self
 
     def tree_flatten(self):
         """Split into arrays and program, for JAX."""
@@ -124,7 +142,7 @@ class Target:
         """Put arrays and program together again, for JAX."""
         target = object.__new__(cls)
         (target._arrays,) = children
-        target._program = program
+        target._program, target._recipe = program, None
         return target
 
     @property

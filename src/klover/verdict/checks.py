@@ -96,6 +96,8 @@ def improper(case: Case) -> Doubt | None:
     """Refuse where the mixture has followed the posterior outwards without end, or the density does not fall off."""
     coordinate, width = widest(case.mixture)
     if width <= case.tuning.answer.largest_width:
+        if case.cause is not None:
+            return None
         weight, x = np.exp(np.asarray(case.draws.log_weight, float)), np.asarray(case.draws.x, float)
         centre = weight @ x
         scale = np.sqrt(weight @ (x - centre) ** 2)
@@ -157,6 +159,8 @@ def dominated(case: Case) -> Doubt | None:
 
 def noisy(case: Case) -> Doubt | None:
     """Refuse a density that gives two values at one point: evaluated twice, some of the draws must agree."""
+    if case.cause is not None:
+        return None
     x, log_p = np.asarray(case.draws.x, float)[:NUM_REPEATED], np.asarray(case.draws.log_p, float)[:NUM_REPEATED]
     if case.earliest is not None:
         x, log_p = (np.concatenate(pair) for pair in zip((x, log_p), case.earliest, strict=True))
@@ -199,6 +203,21 @@ def coarse(case: Case) -> Doubt | None:
         what = "the log density"
     else:
         return None
+    return Doubt(Status.COARSE_NUMBERS, {"what": what, "precision": target.start.dtype})
+
+
+def pinned(case: Case) -> Doubt | None:
+    """Refuse where a part of the posterior lies so near to a bound that numbers do not reach there."""
+    target, reach = case.evaluator.target, getattr(case.evaluator.target.model_info, "reach", None)
+    if reach is None:
+        return None
+    x, weight = np.asarray(case.draws.x, float), np.exp(np.asarray(case.draws.log_weight, float))
+    is_there = (x <= reach[0]) | (x >= reach[1])
+    share = float(weight @ is_there.any(axis=1))
+    if share <= case.tuning.answer.largest_pinned:
+        return None
+    name = target.coordinate_name(int(np.argmax(weight @ is_there)))
+    what = f"{name}, which rounds to its bound in {share:.2g} of what was found: let it be its distance from there"
     return Doubt(Status.COARSE_NUMBERS, {"what": what, "precision": target.start.dtype})
 
 
@@ -270,6 +289,7 @@ CHECKS: tuple[Check, ...] = (
     dominated,
     unfinished,
     coarse,
+    pinned,
     unstable,
     missed,
     unsearchable,

@@ -7,8 +7,9 @@ from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
 from klover.search.missed import Searched
+from klover.targets.evaluator import BudgetExhausted
 from klover.tuning import Answer
-from klover.verdict.checks import CHECKS, PARTICLE_CHECKS, Case, Doubt
+from klover.verdict.checks import CHECKS, PARTICLE_CHECKS, SPENT, Case, Check, Doubt
 from klover.verdict.status import Status
 
 ANSWER = Answer()
@@ -47,7 +48,7 @@ def judge(case: Case) -> Verdict:
     """Ask one check after the other; the first doubt is the verdict, and where there is none the answer is trusted."""
     is_particles = isinstance(case.draws, ParticleDraws)
     trusted = Status.PARTICLES if is_particles else Status.TRUSTED
-    doubts = (check(case) for check in (PARTICLE_CHECKS if is_particles else CHECKS))
+    doubts = (_ask(check, case) for check in (PARTICLE_CHECKS if is_particles else CHECKS))
     doubt = next((doubt for doubt in doubts if doubt is not None), Doubt(trusted))
     figures = figures_of(case.draws, case.tuning.answer) | doubt.figures
     reason = doubt.status.reason.format(**figures)
@@ -55,6 +56,14 @@ def judge(case: Case) -> Verdict:
     if doubt.status is Status.TRUSTED and num_invalid > 0:
         reason += " ({num_nan} draws were NaN and {num_infinite} +inf: taken as outside the support.)".format(**figures)
     return Verdict(doubt.status is trusted, reason, doubt.status.remedy.format(**figures), doubt.status, case.searched)
+
+
+def _ask(check: Check, case: Case) -> Doubt | None:
+    """Ask a check; what cannot be looked at for want of budget is unfinished."""
+    try:
+        return check(case)
+    except BudgetExhausted:
+        return Doubt(Status.UNFINISHED, {"cause": SPENT})
 
 
 def figures_of(draws: WeightedDraws, answer: Answer = ANSWER) -> dict[str, Any]:

@@ -5,12 +5,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import klover
 from helpers import needs
 from klover.targets.adapters.callback import from_callback
 from klover.targets.evaluator import Evaluator
+from klover.verdict.status import Status
 
 INFINITY = np.inf
 BOUNDS = (np.array([-INFINITY, 0.0, -2.0, 1.0]), np.array([INFINITY, INFINITY, 3.0, 4.0]))
@@ -149,6 +150,42 @@ def test_bounded_densities_integrate_to_one(density, bounds):
 def assert_right(fit, log_evidence):
     assert fit.verdict.trusted, fit.verdict
     assert abs(fit.log_evidence - log_evidence) < 5 * fit.log_evidence_se
+
+
+def beta(first, second, lower=0.0, upper=1.0):
+    """Return the log density of independent Beta variables between bounds, and its gradient."""
+    constant = -special.betaln(first, second) - (first + second - 1) * np.log(upper - lower)
+
+    def logdensity(x):
+        return ((first - 1) * np.log(x - lower) + (second - 1) * np.log(upper - x) + constant).sum(-1)
+
+    return logdensity, lambda x: (first - 1) / (x - lower) - (second - 1) / (upper - x)
+
+
+CROWDED = {
+    "both bounds, single precision": (0.1, 0.1, False, {}),
+    "both bounds, double precision": (0.01, 0.01, True, {}),
+    "upper bound": (3.0, 0.1, True, {}),
+    "lower bound that is not 0": (0.1, 3.0, True, {"lower": 1.0, "upper": 2.0}),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "is_double", "bounds"), CROWDED.values(), ids=CROWDED)
+def test_a_posterior_that_crowds_at_a_bound_is_refused(getkey, first, second, is_double, bounds):
+    logdensity, gradient = beta(first, second, **bounds)
+    with jax.enable_x64(is_double):
+        given = bounds.get("lower", 0.0), bounds.get("upper", 1.0)
+        fit = klover.refine(getkey(), from_callback(logdensity, 2, grad=gradient, vectorized=True, bounds=given))
+    assert fit.verdict.status is Status.COARSE_NUMBERS, fit.verdict
+    assert "rounds to its bound" in fit.verdict.reason
+
+
+@pytest.mark.parametrize(("first", "second", "is_double"), [(0.1, 3.0, True), (0.5, 0.5, False), (0.25, 0.25, True)])
+def test_a_posterior_that_numbers_resolve_is_right_at_its_bounds(getkey, first, second, is_double):
+    logdensity, gradient = beta(first, second)
+    with jax.enable_x64(is_double):
+        fit = klover.refine(getkey(), from_callback(logdensity, 2, grad=gradient, vectorized=True, bounds=(0.0, 1.0)))
+    assert_right(fit, 0.0)
 
 
 def test_refine_without_a_gradient(getkey):

@@ -277,3 +277,53 @@ def test_discrete_sites_are_summed_out():
     likelihood = share * stats.norm(2.0, 0.5).pdf(Y) + (1 - share) * stats.norm(0.0, 0.5).pdf(Y)
     prior = stats.beta(2, 2).logpdf(share) + np.log(share * (1 - share))
     np.testing.assert_allclose(target.log_prob(np.array([0.4])), prior + np.log(likelihood).sum(), rtol=1e-6)
+
+
+def crowded(shape):
+    with numpyro.plate("side", 2):
+        numpyro.sample("share", dist.Beta(shape, shape))
+
+
+def test_a_posterior_that_crowds_at_a_bound_is_refused(getkey):
+    with jax.enable_x64(False):
+        fit = klover.refine(getkey(), klover.from_numpyro(crowded, 0.1))
+    assert fit.verdict.status is klover.Status.COARSE_NUMBERS, fit.verdict
+    assert "rounds to its bound" in fit.verdict.reason
+    fit = klover.refine(getkey(), klover.from_numpyro(crowded, 0.5))
+    assert fit.verdict.trusted
+    assert abs(fit.log_evidence) < 5 * fit.log_evidence_se
+
+
+def ends(target):
+    assert target.model_info.reach is not None
+    return target.model_info.reach
+
+
+def test_bounds_are_known_where_they_are_the_same_always():
+    target = klover.from_numpyro(everything, X, Y)
+    left, right = ends(target)
+    names = [target.coordinate_name(index) for index in range(target.dim)]
+    # What lies between bounds that depend on another site, a simplex and an order have no bounds of their own.
+    assert [name for name, end in zip(names, left, strict=True) if np.isfinite(end)] == ["lower"]
+    assert left[names.index("lower")] == pytest.approx(np.log(np.finfo(float).tiny))
+    assert np.isinf(right).all()
+
+
+@pytest.mark.parametrize(
+    ("distribution", "lower", "upper"),
+    [
+        (lambda: dist.Uniform(2.0, 5.0), 2.0, 5.0),
+        (lambda: dist.Beta(1.0, 1.0).expand([2]).to_event(1), 0.0, 1.0),
+        (lambda: dist.TruncatedNormal(low=3.0), 3.0, np.inf),
+        (lambda: dist.TruncatedNormal(high=3.0), -np.inf, 3.0),
+    ],
+)
+def test_values_come_to_their_bounds_where_the_model_says(distribution, lower, upper):
+    target = klover.from_numpyro(lambda: numpyro.sample("a", distribution()))
+    left, right = ends(target)
+    for end, sign in ((left, -1.0), (right, 1.0)):
+        if np.isfinite(end).all():
+            value = target.position(np.asarray(end) + 0.5 * sign)["a"]
+            bound = lower if np.abs(value - lower).max() < np.abs(value - upper).max() else upper
+            assert (np.abs(value - bound) <= 2 * max(np.spacing(bound), np.finfo(float).tiny)).all()
+            assert (np.abs(target.position(np.asarray(end) - 3.0 * sign)["a"] - value) > 0).all()

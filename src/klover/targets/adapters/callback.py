@@ -15,6 +15,7 @@ from klover.base import optional
 from klover.base.checks import check_count
 from klover.base.shapes import AnyArray, Float
 from klover.targets.adapters.host import Failures, HostModelInfo, Points, in_words, make_logdensity
+from klover.targets.bounds import Corners, reach
 from klover.targets.target import Target
 
 Errors = list[tuple[int, Exception]]
@@ -51,7 +52,9 @@ def from_callback(
     bounds
         ``(lower, upper)``, each one number or ``dim`` of them, infinite where there is none. Inside, coordinates are
         transformed (logarithm, scaled logit) and the density gets their Jacobian, so that the evidence is that of the
-        natural scale; the functions see, and people read, points strictly inside the bounds.
+        natural scale; the functions see, and people read, points strictly inside the bounds. Where a part of the
+        posterior is so close to a bound that numbers cannot tell, the verdict refuses. Numbers are dense around 0: let
+        a parameter that crowds to its bound be its distance from it.
     names
         Names of the coordinates.
     throw
@@ -61,6 +64,8 @@ def from_callback(
     start
         Where searches start, on the natural scale; in the middle of the bounds, one inside a single bound, else 0.
     """
+    options = {"grad": grad, "vectorized": vectorized, "bounds": bounds, "names": names, "throw": throw}
+    options |= {"num_jobs": num_jobs, "start": start}
     dim = check_count("dim", dim, 1)
     if check_count("num_jobs", num_jobs, 1) > 1:
         optional.joblib()
@@ -86,8 +91,8 @@ def from_callback(
         begin,
         constrain=None if is_free else interval.natural,
         names=names,
-        model_info=HostModelInfo("callback", unconstrain=unconstrain, failures=failures),
-    )
+        model_info=HostModelInfo("callback", unconstrain=unconstrain, failures=failures, reach=interval.reach),
+    ).remade_by(from_callback, logdensity, dim, **options)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -212,8 +217,16 @@ class _Interval:
         lower, upper = np.where(has_lower, self.lower, 0.0), np.where(has_upper, self.upper, 0.0)
         return has_lower, has_upper, lower, upper, np.where(has_lower & has_upper, upper - lower, 1.0)
 
+    @property
+    def reach(self) -> Corners:
+        """Where points come to the bounds."""
+        return reach(self.lower, self.upper, jnp.result_type(float))
+
     def natural(self, u: Float[AnyArray, " dim"]) -> Float[AnyArray, " dim"]:
-        """Go from the real line to the natural scale; never onto a bound, where densities may be infinite."""
+        """Go from the real line to the natural scale; never onto a bound, where densities may be infinite.
+
+        What would round to a bound is the number next to it (:mod:`klover.targets.bounds`).
+        """
         has_lower, has_upper, lower, upper, width = self._kinds
         u = jnp.asarray(u)
         limits = jnp.finfo(u.dtype)

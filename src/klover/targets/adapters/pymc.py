@@ -66,7 +66,7 @@ def from_pymc(model: Any) -> Target:
         {name: np.asarray(start[name], float) for name in names},
         constrain=lambda position: dict(zip((each.name for each in read), constrain(position), strict=True)),
         model_info=_model_info(model, jaxify, over),
-    )
+    ).remade_by(from_pymc, model)
 
 
 def _model_info(model: Any, jaxify: Callable, over: Callable) -> ModelInfo:

@@ -55,7 +55,7 @@ def from_stan(program: Any, data: dict[str, Any] | str | os.PathLike | None = No
     if all(hasattr(program, name) for name in ("log_density_gradient", "param_constrain", "param_unc_num")):
         if data:
             raise ValueError("data must not be given with a bridgestan.StanModel, which holds its data already.")
-        return _target(_BridgeStan(program), data, ())
+        return _target(_BridgeStan(program), data, ()).remade_by(from_stan, program)
     if not isinstance(program, str | os.PathLike):
         raise TypeError(
             "program must be Stan code, a path to a .stan file or a bridgestan.StanModel, got a "
@@ -63,7 +63,7 @@ def from_stan(program: Any, data: dict[str, Any] | str | os.PathLike | None = No
         )
     code, without_prior = translate(program)
     model = CompiledModel(compile_program(code), data)
-    return _target(model, data, _improper(model, without_prior))
+    return _target(model, data, _improper(model, without_prior)).remade_by(from_stan, program, data)
 
 
 def _read_data(data: Any) -> dict[str, Any]:
