@@ -30,7 +30,7 @@ Lines = Sequence[dict]
 
 def write(lines: Lines, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draw what the lines allow for, and return the files."""
-    own = [line for line in lines if line.get("peer") is None]
+    own = [line for line in lines if line.get("peer") is None and line["outcome"] in COLOURS]
     made = []
     with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
         for arm in dict.fromkeys(line["arm"] for line in own):

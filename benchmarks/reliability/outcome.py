@@ -28,7 +28,8 @@ BARE_LOG_Z_LIMIT = 0.2
 RIGHT, WRONG, REFUSED, UNFINISHED, RAISED = "trusted right", "trusted wrong", "refused", "unfinished", "raised"
 TRUSTED = "trusted"
 """Trusted, where the right answer is not known: simulation-based calibration judges many of them together."""
-OUTCOMES = (RIGHT, WRONG, TRUSTED, REFUSED, UNFINISHED, RAISED)
+NOT_MADE = "not made"
+"""The case itself failed; it counts neither for the engine nor against it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +145,12 @@ def line_of_error(error: BaseException) -> dict[str, Any]:
     """Return what is kept of an exception: its type and its last words."""
     words = (str(error).strip().splitlines() or [""])[-1]
     return {"outcome": RAISED, "status": type(error).__name__, "reason": words[:300]}
+
+
+def not_made(name: str, error: BaseException) -> dict[str, Any]:
+    """Return what is kept of a case whose truth could not be computed."""
+    arm, _, family, _ = name.split("/")
+    return {"id": name, "arm": arm, "family": family, "outcome": NOT_MADE, "reason": str(error)[:300]}
 
 
 def about(case: Case) -> dict[str, Any]:

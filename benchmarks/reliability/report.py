@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks import processes
 from benchmarks.reliability import calibration, statistics
-from benchmarks.reliability.outcome import RAISED, REFUSED, RIGHT, TRUSTED, UNFINISHED, WRONG
+from benchmarks.reliability.outcome import NOT_MADE, RAISED, REFUSED, RIGHT, TRUSTED, UNFINISHED, WRONG
 
 DIMS = ((1, 2), (3, 5), (6, 10), (11, 20), (21, 30), (31, 1000))
 EASY_DIM = 10
@@ -23,7 +23,10 @@ def read(paths: Sequence[pathlib.Path]) -> list[dict]:
 
 def text(lines: Lines, totals_only: bool = False) -> str:
     """Write the report: klover's, arm by arm, then the other tools' on the same cases."""
+    missing = of(lines, NOT_MADE)
+    lines = [line for line in lines if line["outcome"] != NOT_MADE]
     parts, own = [], [line for line in lines if line.get("peer") is None]
+    parts += [f"{len(missing)} cases could not be made, and do not count."] if missing else []
     for arm in dict.fromkeys(line["arm"] for line in own):
         parts += [f"# {arm}", arm_text([line for line in own if line["arm"] == arm], totals_only)]
     others = comparison(lines)

@@ -6,7 +6,7 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.reliability import case, outcome, work
+from benchmarks.reliability import case, outcome, report, work
 from benchmarks.reliability.outcome import Answer
 from benchmarks.reliability.truth import Truth
 
@@ -119,6 +119,20 @@ def test_an_exception_and_an_endless_fit_are_outcomes(monkeypatch):
 
     monkeypatch.setattr(klover, "refine", endless)
     assert work.run("known/dev/made/0", limit=0.05)["outcome"] == "unfinished"
+
+
+def test_a_case_that_cannot_be_made_counts_for_nothing(monkeypatch):
+    def build(name):
+        raise ArithmeticError("the grid is too coarse.")
+
+    monkeypatch.setattr(case, "build", build)
+    line = work.run("known/dev/rounded/0")
+    assert (line["outcome"], line["reason"]) == ("not made", "the grid is too coarse.")
+    text = report.text(
+        [line, {"id": "known/dev/rounded/1", "arm": "known", "family": "rounded", "outcome": "unfinished"}]
+    )
+    assert "1 cases could not be made" in text
+    assert "all: 1 fits" in text
 
 
 def test_everything_becomes_json():
