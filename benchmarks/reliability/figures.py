@@ -81,32 +81,48 @@ def scores(lines: Lines):
         axis.hist(clipped, bins, weights=weights, stacked=True, color=["#8fb3d9", COLOURS[WRONG]], label=LABELS)
         axis.plot(grid, stats.norm.pdf(grid), color="#333333", linewidth=1.2, label="N(0, 1)")
         axis.set(xlabel="error / stated error (ends: all beyond)", title=f"{name}: {num} scores")
-        axis.set(yscale="log", ylim=(1e-4, 2))
+        axis.set(yscale="log", ylim=(1e-4, 20))
     axes[0, 0].set_ylabel("density")
     axes[0, 0].legend(frameon=False, loc="upper left", fontsize=8)
     return figure
 
 
 def ranks(lines: Lines):
-    """Distribution functions of the ranks less the uniform one, with their simultaneous band."""
+    """Histograms of the ranks, and their distribution functions less the uniform one with a simultaneous band."""
     chosen = [line for line in report.trusted(lines) if line.get("ranks")]
     if not chosen:
         return None
-    figure, axes = plt.subplots(2, 2, figsize=(7.6, 4.8), sharex=True, sharey=True, layout="constrained")
-    share = np.arange(1, NUM_RANKED + 1) / (NUM_RANKED + 1)
-    for axis, kind in zip(axes.flat, calibration.KINDS, strict=True):
+    figure, axes = plt.subplots(2, len(calibration.KINDS), figsize=(9.6, 4.2), sharey="row", layout="constrained")
+    for column, kind in zip(axes.T, calibration.KINDS, strict=True):
         values = calibration.ranks_of(chosen, kind)
-        lower, upper = calibration.band(len(values))
-        cumulative = np.cumsum(np.bincount(values, minlength=NUM_RANKED + 1))[:-1] / len(values)
-        axis.fill_between(
-            share, lower / len(values) - share, upper / len(values) - share, color="#dddddd", step="mid", linewidth=0
-        )
-        axis.step(share, cumulative - share, where="mid", color="#1f5fa6", linewidth=1.3)
-        axis.axhline(0, color="#999999", linewidth=0.6)
-        axis.set_title(f"{kind.replace('_', ' ')}: {len(values)} ranks", fontsize=9)
-    figure.supxlabel("rank", fontsize=9)
-    figure.supylabel("share of ranks below, less the uniform one", fontsize=9)
+        p_value = calibration.uniformity(values)[0]
+        column[0].set_title(f"{kind.replace('_', ' ')} (χ² p = {p_value:.2g})", fontsize=9)
+        _histogram(column[0], values)
+        _difference(column[1], values)
+    axes[0, 0].set_ylabel(f"fits of {len(chosen)}")
+    axes[1, 0].set_ylabel("ECDF less uniform")
     return figure
+
+
+def _histogram(axis, values: np.ndarray) -> None:
+    """Draw counts of ranks in bins, with the limits of 95 % for each."""
+    bins = np.linspace(0, NUM_RANKED + 1, calibration.NUM_BINS + 1)
+    limits = stats.binom.ppf([0.025, 0.5, 0.975], len(values), 1 / calibration.NUM_BINS)
+    axis.axhspan(limits[0], limits[2], color="#dddddd", linewidth=0)
+    axis.axhline(limits[1], color="#999999", linewidth=0.6)
+    axis.hist(values, bins, color="#8fb3d9", rwidth=0.85)
+    axis.set_xticks([])
+
+
+def _difference(axis, values: np.ndarray) -> None:
+    """Draw the empirical distribution function less the uniform one, with its simultaneous band."""
+    share = np.arange(1, NUM_RANKED + 1) / (NUM_RANKED + 1)
+    lower, upper = (limit / len(values) - share for limit in calibration.band(len(values)))
+    cumulative = np.cumsum(np.bincount(values, minlength=NUM_RANKED + 1))[:-1] / len(values)
+    axis.fill_between(share, lower, upper, color="#dddddd", step="mid", linewidth=0)
+    axis.step(share, cumulative - share, where="mid", color="#1f5fa6", linewidth=1.3)
+    axis.axhline(0, color="#999999", linewidth=0.6)
+    axis.set(xlabel="rank / 100", xticks=[0, 0.5, 1])
 
 
 def cost(lines: Lines):

@@ -161,7 +161,7 @@ def about(case: Case) -> dict[str, Any]:
         "family": case.family,
         "dim": case.target.dim,
         "unimodal": case.is_unimodal,
-        "in_reach": case.is_in_reach,
+        "in_reach": case.is_in_reach and case.arm == "known",
         "has_box": case.target.box is not None,
     }
 
