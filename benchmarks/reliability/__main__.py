@@ -6,7 +6,6 @@ python -m benchmarks.reliability report known.jsonl [--totals] [--out DIR]
 """
 
 import argparse
-import functools
 import json
 import pathlib
 
@@ -52,8 +51,7 @@ def run_cases(arguments: argparse.Namespace) -> None:
     path = arguments.out or pathlib.Path(".".join(filter(None, [arguments.what, arguments.peer, "jsonl"])))
     if any(line.get("peer") != arguments.peer for line in processes.read(path)):
         raise SystemExit(f"{path} holds the answers of another tool: name another file with --out.")
-    run = functools.partial(work.run, limit=arguments.limit, peer=arguments.peer)
-    workers.collect(path, names, run, arguments.jobs, arguments.limit)
+    workers.collect(path, names, work.Job(arguments.limit, arguments.peer), arguments.jobs)
 
 
 def print_one(arguments: argparse.Namespace) -> None:
@@ -72,7 +70,14 @@ def write_report(arguments: argparse.Namespace) -> None:
     from benchmarks.reliability import report
 
     lines = report.read(arguments.files)
-    print(report.text(lines, arguments.totals))
+    text = report.text(lines, arguments.totals)
+    print(text)
+    if arguments.out is not None:
+        from benchmarks.reliability import figures
+
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "report.txt").write_text(text + "\n")
+        figures.write(lines, arguments.out)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ BARE_LOG_Z_LIMIT = 0.2
 RIGHT, WRONG, REFUSED, UNFINISHED, RAISED = "trusted right", "trusted wrong", "refused", "unfinished", "raised"
 TRUSTED = "trusted"
 """Trusted, where the right answer is not known: simulation-based calibration judges many of them together."""
-OUTCOMES = (RIGHT, WRONG, TRUSTED, REFUSED, UNFINISHED, RAISED)
+NOT_MADE = "not made"
+"""The case itself failed; it counts neither for the engine nor against it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +147,12 @@ def line_of_error(error: BaseException) -> dict[str, Any]:
     return {"outcome": RAISED, "status": type(error).__name__, "reason": words[:300]}
 
 
+def not_made(name: str, error: BaseException) -> dict[str, Any]:
+    """Return what is kept of a case whose truth could not be computed."""
+    arm, _, family, _ = name.split("/")
+    return {"id": name, "arm": arm, "family": family, "outcome": NOT_MADE, "reason": str(error)[:300]}
+
+
 def about(case: Case) -> dict[str, Any]:
     """Return what every line says about its case."""
     return {
@@ -154,7 +161,7 @@ def about(case: Case) -> dict[str, Any]:
         "family": case.family,
         "dim": case.target.dim,
         "unimodal": case.is_unimodal,
-        "in_reach": case.is_in_reach,
+        "in_reach": case.is_in_reach and case.arm == "known",
         "has_box": case.target.box is not None,
     }
 

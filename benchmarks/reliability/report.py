@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks import processes
 from benchmarks.reliability import calibration, statistics
-from benchmarks.reliability.outcome import RAISED, REFUSED, RIGHT, TRUSTED, UNFINISHED, WRONG
+from benchmarks.reliability.outcome import NOT_MADE, RAISED, REFUSED, RIGHT, TRUSTED, UNFINISHED, WRONG
 
 DIMS = ((1, 2), (3, 5), (6, 10), (11, 20), (21, 30), (31, 1000))
 EASY_DIM = 10
@@ -23,7 +23,10 @@ def read(paths: Sequence[pathlib.Path]) -> list[dict]:
 
 def text(lines: Lines, totals_only: bool = False) -> str:
     """Write the report: klover's, arm by arm, then the other tools' on the same cases."""
+    missing = of(lines, NOT_MADE)
+    lines = [line for line in lines if line["outcome"] != NOT_MADE]
     parts, own = [], [line for line in lines if line.get("peer") is None]
+    parts += [f"{len(missing)} cases could not be made, and do not count."] if missing else []
     for arm in dict.fromkeys(line["arm"] for line in own):
         parts += [f"# {arm}", arm_text([line for line in own if line["arm"] == arm], totals_only)]
     others = comparison(lines)
@@ -118,12 +121,12 @@ def is_easy(line: dict) -> bool:
 
 def cost(lines: Lines) -> str:
     """Give medians of evaluations and seconds."""
-    rows = ["cost of what came to an end: median and 90 % quantile"]
+    rows = ["cost of what came to an end: median and 90 % quantile, seconds of one core"]
     easy = [line for line in lines if is_easy(line)]
     for title, own in (("all", lines), (f"easy (unimodal, d ≤ {EASY_DIM})", easy)):
         own = [line for line in own if line.get("evaluations") is not None]
         if own:
-            figures = [np.quantile([line[name] for line in own], (0.5, 0.9)) for name in ("evaluations", "seconds")]
+            figures = [np.quantile([line[name] for line in own], (0.5, 0.9)) for name in ("evaluations", "cpu_seconds")]
             (evaluations, most), (seconds, longest) = figures
             rows.append(f"  {title}: evaluations {evaluations:.0f}, {most:.0f}; seconds {seconds:.2f}, {longest:.2f}")
     return "\n".join(rows)
@@ -168,7 +171,7 @@ def comparison(lines: Lines) -> str:
             words = [f"{len(group)} cases", f"right {len(of(group, RIGHT))}", f"wrong {len(of(group, WRONG))}"]
             words += [f"{each} {len(of(group, each))}" for each in (REFUSED, UNFINISHED, RAISED)]
             lower, upper = statistics.clopper_pearson(len(of(known, WRONG)), len(known))
-            seconds = np.median([line["seconds"] for line in group if line.get("seconds") is not None] or [np.nan])
+            seconds = np.median([line["cpu_seconds"] for line in group if "cpu_seconds" in line] or [np.nan])
             words += [f"wrong of the trusted {lower:.1%} to {upper:.1%}", f"median {seconds:.1f} s"]
             rows.append(f"  {name:<13} " + ", ".join(words))
     return "\n".join(rows)

@@ -1,5 +1,6 @@
 """One case, from its name to its line: built, fitted under a limit of time, judged."""
 
+import dataclasses
 import signal
 import time
 import traceback
@@ -49,7 +50,10 @@ def run(name: str, limit: float | None = LIMIT, progress: bool = False, peer: st
 
     The clock runs for the fit alone, compilation included: neither for the making of the case nor for the comparison.
     """
-    case = cases.build(name)
+    try:
+        case = cases.build(name)
+    except ArithmeticError as error:  # an integral that is not as accurate as a truth has to be
+        return outcome.not_made(name, error)
     line = outcome.about(case) | ({} if peer is None else {"peer": peer})
     seed = cases.seed_of(name, "fit") % 2**31
     began, cpu_began = time.perf_counter(), time.process_time()
@@ -72,6 +76,21 @@ def run(name: str, limit: float | None = LIMIT, progress: bool = False, peer: st
     return outcome.jsonable(line)
 
 
-def warm_up() -> None:
-    """Make the first fit of a process, which pays for imports, on a target of no interest."""
-    klover.refine(0, klover.Target(lambda x: -0.5 * jax.numpy.sum(x**2), jax.numpy.zeros(1)))
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a worker process does: :func:`run`, with a limit and a tool."""
+
+    limit: float = LIMIT
+    peer: str | None = None
+
+    def begin(self) -> None:
+        """Make the first fit of a process, which pays for imports, on a target of no interest."""
+        klover.refine(0, klover.Target(lambda x: -0.5 * jax.numpy.sum(x**2), jax.numpy.zeros(1)))
+
+    def run(self, name: str) -> dict[str, Any]:
+        """Run one case."""
+        return run(name, self.limit, peer=self.peer)
+
+    def tidy(self) -> None:
+        """Forget what was compiled, so that the memory of a process stays bounded."""
+        jax.clear_caches()

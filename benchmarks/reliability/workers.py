@@ -5,6 +5,7 @@ place may have left anything behind. The alarm counts the worker's own seconds; 
 times as many seconds on the wall is killed.
 """
 
+import itertools
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -12,8 +13,8 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from benchmarks import processes
 
@@ -31,17 +32,36 @@ ENVIRONMENT = {
 }
 
 
+class Job(Protocol):
+    """What workers do; it travels to them, so that it has to be importable there."""
+
+    limit: float
+    """Seconds that a case may take; ``run`` has to keep to it by itself."""
+
+    def begin(self) -> None:
+        """Prepare a new process."""
+        ...
+
+    def run(self, name: str) -> dict[str, Any]:
+        """Turn the name of a case into its line."""
+        ...
+
+    def tidy(self) -> None:
+        """Free memory, now and then."""
+        ...
+
+
 class Worker:
     """A process that takes one name at a time and sends one line back."""
 
-    def __init__(self, run: Callable[[str], dict], cores: set[int]):
+    def __init__(self, job: Job, cores: set[int]):
         context = multiprocessing.get_context("spawn")
-        self.run, self.cores, self.name, self.deadline = run, cores, None, 0.0
+        self.job, self.cores, self.name, self.deadline = job, cores, None, 0.0
         self.connection, other = context.Pipe()
         before = {key: os.environ.get(key) for key in ENVIRONMENT}
         os.environ.update(ENVIRONMENT)
         try:
-            self.process = context.Process(target=_serve, args=(other, run, cores), daemon=True)
+            self.process = context.Process(target=_serve, args=(other, job, cores), daemon=True)
             self.process.start()
         finally:
             for key, value in before.items():
@@ -56,7 +76,7 @@ class Worker:
     def replace(self) -> "Worker":
         """End this process, and begin another one on the same cores."""
         self.end()
-        return Worker(self.run, self.cores)
+        return Worker(self.job, self.cores)
 
     def end(self) -> None:
         """Kill the process."""
@@ -65,51 +85,35 @@ class Worker:
         self.connection.close()
 
 
-def _serve(connection, run: Callable[[str], dict], cores: set[int]) -> None:
+def _serve(connection, job: Job, cores: set[int]) -> None:
     """Answer names with lines until the pipe closes."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
-    import jax
-
-    from benchmarks.reliability import work
-
-    work.warm_up()
-    count = 0
-    while True:
+    job.begin()
+    for count in itertools.count(1):
         try:
             name = connection.recv()
         except EOFError:
             return
-        connection.send(run(name))
-        count += 1
+        connection.send(job.run(name))
         if count % CASES_PER_CACHE == 0:
-            jax.clear_caches()
+            job.tidy()
 
 
-def collect(
-    path: pathlib.Path, names: Sequence[str], run: Callable[[str], dict], num_jobs: int, limit: float
-) -> list[dict[str, Any]]:
-    """Run the cases that a file does not hold yet, some at a time, and return the lines of all of them.
-
-    Parameters
-    ----------
-    run
-        From a name to a line; it has to be importable, and to keep to the limit by itself.
-    limit
-        Seconds that a fit may take.
-    """
+def collect(path: pathlib.Path, names: Sequence[str], job: Job, num_workers: int) -> list[dict[str, Any]]:
+    """Run the cases that a file does not hold yet, some at a time, and return the lines of all of them."""
     held = {line["id"]: line for line in processes.read(path)}
     if path.exists():
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn last line
     waiting = [name for name in names if name not in held][::-1]
-    total, done = len(waiting), 0
-    workers = [Worker(run, cores) for cores in processes.share_cores(1, num_jobs)[: max(total, 1)]] if total else []
+    total, done, patience = len(waiting), 0, PATIENCE * job.limit + GRACE
+    workers = [Worker(job, cores) for cores in _lanes(num_workers)[:total]]
     with path.open("a") as file:
         try:
             for worker in workers:
-                worker.give(waiting.pop(), PATIENCE * limit + GRACE)
+                worker.give(waiting.pop(), patience)
             while any(worker.name for worker in workers):
-                for place, line in _answers(workers, limit):
+                for place, line in _answers(workers):
                     done += 1
                     held[line["id"]] = line
                     file.write(json.dumps(line) + "\n")
@@ -119,14 +123,22 @@ def collect(
                         workers[place] = workers[place].replace()
                     workers[place].name = None
                     if waiting:
-                        workers[place].give(waiting.pop(), PATIENCE * limit + GRACE)
+                        workers[place].give(waiting.pop(), patience)
         finally:
             for worker in workers:
                 worker.end()
     return [held[name] for name in names]
 
 
-def _answers(workers: list[Worker], limit: float) -> list[tuple[int, dict]]:
+def _lanes(num_workers: int) -> list[set[int]]:
+    """Choose a core for each worker; where there are more, not always the first ones, which others may have chosen."""
+    processes.share_cores(1, num_workers)  # says so where there are too few
+    lanes = processes.share_cores(1)
+    first = os.getpid() % len(lanes)
+    return (lanes[first:] + lanes[:first])[:num_workers]
+
+
+def _answers(workers: list[Worker]) -> list[tuple[int, dict]]:
     """Wait for answers; say "unfinished" for workers that have died or are late, and replace them."""
     busy = [place for place, worker in enumerate(workers) if worker.name]
     patience = max(min(workers[place].deadline for place in busy) - time.monotonic(), 0.0)
@@ -140,7 +152,7 @@ def _answers(workers: list[Worker], limit: float) -> list[tuple[int, dict]]:
             except EOFError:
                 found.append((place, _lost(worker, "the process died")))
         elif time.monotonic() >= worker.deadline:
-            found.append((place, _lost(worker, f"no answer within {PATIENCE * limit:.0f} s")))
+            found.append((place, _lost(worker, "no answer in time, killed")))
     return found
 
 
