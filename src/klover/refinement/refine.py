@@ -13,7 +13,6 @@ from klover.base.checks import as_key, check_choice, check_count
 from klover.base.shapes import AnyArray, Float, KeyLike, PyTree
 from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.mixtures.components import Family
-from klover.mixtures.mixture import Mixture
 from klover.refinement import checkpoint as checkpoints
 from klover.refinement import frugality
 from klover.refinement.aim import aim
