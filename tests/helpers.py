@@ -12,9 +12,12 @@ from scipy import stats
 
 from klover import Target
 from klover.importance.draws import WeightedDraws
+from klover.mixtures.algebra import take
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full, LowRank
+from klover.search.missed import Effort, find_missed
 from klover.targets.evaluator import Evaluator
+from klover.tuning import Tuning
 from klover.verdict.checks import Case
 from klover.verdict.judge import Verdict, judge
 
@@ -157,7 +160,11 @@ def two_gaussians(offset=2.0):
 def judged(draws: WeightedDraws, mixture: Mixture) -> Verdict:
     """Judge draws of a mixture about whose making nothing is known."""
     on_host = jax.tree.map(lambda leaf: np.asarray(leaf, float), mixture)
-    return judge(Case(draws, on_host, on_host, Evaluator(draws.target), np.random.default_rng(0)))
+    on_host = take(on_host, np.flatnonzero(on_host.log_weights > -np.inf))
+    evaluator, generator, tuning = Evaluator(draws.target), np.random.default_rng(0), Tuning()
+    effort = Effort.of(tuning.missed)
+    parts, searched = find_missed(generator, evaluator, on_host, on_host, draws.x, draws.log_ratio, effort, tuning)
+    return judge(Case(draws, on_host, on_host, evaluator, generator, parts=tuple(parts), searched=searched))
 
 
 def damage(content: bytes, num: int, seed: int = 0) -> Iterator[bytes]:

@@ -7,7 +7,9 @@ import pytest
 import klover
 from klover.importance import psis
 from klover.importance.draws import WeightedDraws
+from klover.search.missed import Effort, find_missed
 from klover.targets.evaluator import Evaluator
+from klover.tuning import Tuning
 from klover.verdict.checks import Case
 
 
@@ -20,6 +22,7 @@ def make_case(
     num_draws: int = 2000,
     seed: int = 0,
     evaluator: Evaluator | None = None,
+    is_searched: bool = False,
     **known,
 ) -> Case:
     """Return the case of a proposal of one round component, which nothing speaks against unless the target does."""
@@ -34,6 +37,11 @@ def make_case(
     log_weight, pareto_k = psis.smooth(log_p - log_q)
     num_nan, num_infinite = np.asarray(evaluator.num_nan), np.asarray(evaluator.num_infinite)
     draws = WeightedDraws(x, log_p, log_q, log_weight, pareto_k, num_nan, num_infinite, target)
+    if is_searched:
+        tuning = Tuning()
+        effort = Effort.of(tuning.missed)
+        parts, searched = find_missed(generator, evaluator, mixture, mixture, x, log_p - log_q, effort, tuning)
+        known |= {"parts": tuple(parts), "searched": searched}
     return Case(draws, mixture, mixture, evaluator, generator, **known)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import klover
+from helpers import judged
 from klover.importance.draws import sample_importance, weigh
 from klover.targets.evaluator import Evaluator
 from klover.verdict.checks import Case
@@ -70,7 +71,7 @@ def test_a_nan_in_k_hat_is_never_trusted(make_case):
 def test_a_mode_that_was_never_visited_is_found(make_case):
     modes = jnp.array([[-6.0, -6.0], [6.0, -6.0]])
     target = klover.Target(lambda x: jax.nn.logsumexp(-0.5 * jnp.sum((x - modes) ** 2, axis=1)), jnp.zeros(2))
-    case = make_case(target, scale=1.0, location=-6.0, num_draws=4000)
+    case = make_case(target, scale=1.0, location=-6.0, num_draws=4000, is_searched=True)
     # The weights alone see nothing wrong: they are constant.
     assert float(case.draws.ess) == pytest.approx(4000)
     verdict = judge(case)
@@ -104,7 +105,7 @@ def test_a_missed_mode_is_found_with_arrays_of_jax(getkey, family):
     # Slots that are free have no part in it.
     mixture = klover.Mixture.of(components).with_capacity(3)
     draws = sample_importance(getkey(), target, mixture, 4000)
-    verdict = judge(Case(draws, mixture, mixture, Evaluator(target), np.random.default_rng(0)))
+    verdict = judged(draws, mixture)
     assert verdict.status is klover.Status.UNCOVERED_MODE
     assert "x[0] = 6" in verdict.reason
 

@@ -17,6 +17,9 @@ OWN = {
     Status.COARSE_NUMBERS: {"what", "precision"},
     Status.TARGET_RAISED: {"num_raised"},
     Status.PARTICLES: {"num_islands", "spread", "drift"},
+    Status.DOMINATED: {"top", "share", "before"},
+    Status.NOISY: {"difference"},
+    Status.HIDDEN_MODES: {"recall"},
     Status.UNCONVERGED_PARTICLES: {"num_islands", "spread", "drift"},
 }
 """What the reason and the remedy of a status know beside that."""

@@ -39,7 +39,7 @@ def look_for_missed(
     """Search for parts that draws miss; thoroughly, if that is cheap, where the search would miss what is known."""
     evaluator, tuning = context.evaluator, context.tuning.missed
 
-    def look(factor: float) -> tuple[list[Part], Searched]:
+    def look(factor: float | int) -> tuple[list[Part], Searched]:
         effort = Effort.of(tuning, factor)
         return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
 

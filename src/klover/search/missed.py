@@ -41,7 +41,7 @@ class Effort:
     num_radial: int
 
     @classmethod
-    def of(cls, tuning: Missed, factor: float = 1.0) -> "Effort":
+    def of(cls, tuning: Missed, factor: float | int = 1) -> "Effort":
         """Return the usual effort, or one that is so many times as large."""
         root = factor**0.5
         return cls(

@@ -96,8 +96,6 @@ def improper(case: Case) -> Doubt | None:
     """Refuse where the mixture has followed the posterior outwards without end, or the density does not fall off."""
     coordinate, width = widest(case.mixture)
     if width <= case.tuning.answer.largest_width:
-        if case.cause is not None:
-            return None
         weight, x = np.exp(np.asarray(case.draws.log_weight, float)), np.asarray(case.draws.x, float)
         centre = weight @ x
         scale = np.sqrt(weight @ (x - centre) ** 2)
@@ -159,8 +157,6 @@ def dominated(case: Case) -> Doubt | None:
 
 def noisy(case: Case) -> Doubt | None:
     """Refuse a density that gives two values at one point: evaluated twice, some of the draws must agree."""
-    if case.cause is not None:
-        return None
     x, log_p = np.asarray(case.draws.x, float)[:NUM_REPEATED], np.asarray(case.draws.log_p, float)[:NUM_REPEATED]
     if case.earliest is not None:
         x, log_p = (np.concatenate(pair) for pair in zip((x, log_p), case.earliest, strict=True))

@@ -59,11 +59,11 @@ def judge(case: Case) -> Verdict:
 
 
 def _ask(check: Check, case: Case) -> Doubt | None:
-    """Ask a check; what cannot be looked at for want of budget is unfinished."""
+    """Ask a check; what cannot be looked at for want of budget is unfinished, unless it is so already."""
     try:
         return check(case)
     except BudgetExhausted:
-        return Doubt(Status.UNFINISHED, {"cause": SPENT})
+        return Doubt(Status.UNFINISHED, {"cause": SPENT}) if case.cause is None else None
 
 
 def figures_of(draws: WeightedDraws, answer: Answer = ANSWER) -> dict[str, Any]:

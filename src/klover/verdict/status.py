@@ -101,8 +101,8 @@ class Status(enum.Enum):
     NOISY = (
         "the log density gave two values at one point, {difference:.3g} apart: it is random, or remembers.",
         "Make the density a function of its argument alone: fix the seed of what is simulated, keep no state.",
-        "Some draws were evaluated twice, and the log density differed by up to {difference:.3g}. Weights then reward "
-        "lucky values: the evidence comes out too large, and the posterior too wide.",
+        "Some points were evaluated twice, and the log density differed. Weights then reward lucky values: the "
+        "evidence comes out too large, and the posterior too wide.",
         (
             "Fix the random numbers inside the density, so that it is the same function at every call.",
             "Average more simulations; a pseudo-marginal sampler is made for such densities.",
@@ -124,8 +124,8 @@ class Status(enum.Enum):
         "Say where the posterior may lie (box=), begin with draws on all modes (start=), or search harder "
         "(search='thorough').",
         "The weights look good (k̂ = {pareto_k:.2f}, {ess:.0f} effective draws), and a search found nothing more. But "
-        "the search was tested on the modes that are known: each was left out in turn, and one of them would have been "
-        "found with a probability of {recall:.0%} only. It was found by luck, and others may not have been.",
+        "the search was tested on the modes that are known: each was left out in turn, and one of them would most "
+        "likely not have been found. It was found by luck, and others may not have been.",
         (BOX, START, "Search harder: refine(..., search='thorough').", SEED),
     )
     DRIFTING_PARTICLES = (

@@ -1,0 +1,65 @@
+"""The search tested on known modes: against searches that are really made."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import klover
+from klover.mixtures.algebra import mixture_of
+from klover.search.recall import MOST_PARTS, Part, recall, separate
+from klover.search.region import Region
+
+NONE = np.zeros((0, 2))
+
+
+def part(x, scale, mass, dim=2):
+    return Part(np.full(dim, float(x)), scale**2 * np.eye(dim), float(np.log(mass)))
+
+
+def mixture_of_parts(parts):
+    family = klover.Family("normal")
+    x, shape = np.stack([each.x for each in parts]), np.stack([each.covariance for each in parts])
+    return mixture_of(family, x, shape, np.inf, np.exp([each.log_mass for each in parts]))
+
+
+def run_test(parts, num_starts=50, num_draws=100, box=None, seed=0):
+    dim = len(parts[0].x)
+    target = klover.Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(dim), box=box)
+    generator = np.random.default_rng(seed)
+    return recall(generator, Region(target), mixture_of_parts(parts), parts, np.zeros((0, dim)), num_starts, num_draws)
+
+
+def test_equal_modes_near_each_other_would_be_found():
+    assert run_test((part(0.0, 1.0, 0.5), part(6.0, 1.0, 0.5))) > 0.999
+
+
+def test_a_needle_would_not():
+    needle = part(6.0, 1e-4, 0.5)
+    assert run_test((part(0.0, 1.0, 0.5), needle)) < 0.5
+
+
+def test_the_hardest_of_the_known_modes_counts():
+    parts = part(0.0, 1.0, 0.4), part(6.0, 1.0, 0.3), part(-6.0, 1e-4, 0.3)
+    assert run_test(parts) < 0.5
+
+
+def test_a_box_and_more_starts_help():
+    parts = part(0.0, 1.0, 0.5), part(40.0, 0.3, 0.5)
+    box = np.full(2, -10.0), np.full(2, 50.0)
+    assert run_test(parts, num_starts=1, num_draws=1) < 0.99
+    assert run_test(parts, num_starts=50, num_draws=1, box=box) > 0.99
+
+
+@pytest.mark.parametrize("dim", [3, 8])
+def test_more_modes_than_the_test_takes_are_no_problem(dim):
+    parts = tuple(part(7.0 * number, 1.0, 0.1, dim) for number in range(MOST_PARTS + 3))
+    assert 0 <= run_test(parts, num_starts=20) <= 1
+
+
+def test_tops_of_one_hill_are_one_mode():
+    hill, far = part(0.0, 1.0, 0.5), part(8.0, 1.0, 0.3)
+    bump = part(0.5, 0.2, 0.01)
+    mixture = mixture_of_parts((hill, far))
+    assert separate(mixture, (bump, far, hill)) == (hill, far)
+    assert separate(mixture, (hill,)) == (hill,)
+    assert separate(mixture, ()) == ()
