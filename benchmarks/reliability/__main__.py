@@ -1,8 +1,10 @@
 """The reliability factory: ``run`` makes and judges fits of random cases, ``report`` counts what became of them.
 
-python -m benchmarks.reliability run known --set dev --num 300 --jobs 2 --out known.jsonl [--families a,b]
-python -m benchmarks.reliability run known/dev/mixture/17 --progress
-python -m benchmarks.reliability report known.jsonl [--totals] [--out DIR]
+    python -m benchmarks.reliability run known --set dev --num 300 --jobs 2 --out known.jsonl [--families a,b]
+    python -m benchmarks.reliability run known/dev/mixture/17 --progress
+    python -m benchmarks.reliability report known.jsonl [--totals] [--out DIR]
+
+A case that is in the file already is not run again, so that an interrupted run goes on.
 """
 
 import argparse
@@ -10,8 +12,7 @@ import json
 import pathlib
 
 from benchmarks import processes
-
-PEERS = ("nuts", "nutpie", "pathfinder", "svi", "smc", "dynesty")
+from benchmarks.reliability import ARMS, PEERS, SETS
 
 
 def main() -> None:
@@ -23,8 +24,8 @@ def main() -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="fit cases, or one case by its name")
-    run.add_argument("what", help="an arm (known, sbc, adversarial), or the name of a case")
-    run.add_argument("--set", default="dev", choices=("dev", "validation", "release"), help="set of seeds")
+    run.add_argument("what", help=f"an arm ({', '.join(ARMS)}), or the name of a case")
+    run.add_argument("--set", default="dev", choices=SETS, help="set of seeds")
     run.add_argument("--num", type=int, default=300, help="number of cases, spread over the families")
     run.add_argument("--families", default="", help="separated by commas; all by default")
     run.add_argument("--jobs", type=int, default=1, help="worker processes, each on one core")

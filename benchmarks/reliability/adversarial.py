@@ -142,8 +142,11 @@ def sharp_beta(name, generator) -> Case:
     dim = random_dim(generator, 4)
     a, b = 10 ** generator.uniform(-2, -0.7, size=(2, dim))
     truth = Truth(0.0, stats.beta.mean(a, b), stats.beta.std(a, b))
-    log_prob = lambda x: stats.beta.logpdf(x, a, b).sum(-1)  # noqa: E731
-    return Case(name, klover.from_callback(log_prob, dim, vectorized=True, bounds=(0, 1)), truth)
+    is_float32 = bool(generator.random() < 0.3)
+    with jax.enable_x64(not is_float32):
+        log_prob = lambda x: stats.beta.logpdf(x, a, b).sum(-1)  # noqa: E731
+        target = klover.from_callback(log_prob, dim, vectorized=True, bounds=(0, 1))
+    return Case(name, target, truth, is_float32=is_float32)
 
 
 def ill_conditioned(name, generator) -> Case:

@@ -15,11 +15,10 @@ import jax
 import numpy as np
 
 import klover
+from benchmarks.reliability import ARMS, SETS
 from benchmarks.reliability.densities import Density, Parts
 from benchmarks.reliability.truth import Truth, is_in_reach, truth_of
 
-ARMS = ("known", "sbc", "adversarial")
-SETS = ("dev", "validation", "release")
 LARGEST_CONSTANT = 50.0
 
 
@@ -69,7 +68,7 @@ def seed_of(name: str, purpose: str) -> int:
 
 def build(name: str) -> Case:
     """Make a case by its name."""
-    arm, seed_set, family, number = split(name)
+    arm, _, family, _ = split(name)
     families = families_of(arm)
     if family not in families:
         raise ValueError(f"there is no family {family!r} in {arm!r}, got {name!r}. There are: {', '.join(families)}.")
@@ -101,21 +100,15 @@ def names(arm: str, seed_set: str, num: int, families: list[str] | None = None) 
     return [f"{arm}/{seed_set}/{chosen[at % len(chosen)]}/{at // len(chosen)}" for at in range(num)]
 
 
-def from_density(name: str, density: Density, generator: np.random.Generator, **changes) -> Case:
+def from_density(
+    name: str, density: Density, generator: np.random.Generator, *, example=None, box=None, is_float32: bool = False
+) -> Case:
     """Make a case of a density: a target of it times a random constant, with an example at the origin."""
     constant = float(generator.uniform(-LARGEST_CONSTANT, LARGEST_CONSTANT))
     truth = truth_of(density, generator, constant)
-    is_float32 = changes.pop("is_float32", False)
+    start = np.zeros(density.dim) if example is None else example
     with jax.enable_x64(not is_float32):
-        example = np.zeros(density.dim, np.float32 if is_float32 else np.float64)
-        target = klover.Target(lambda x: density.log_prob(x) + constant, changes.pop("example", example), **changes)
-    return Case(
-        name,
-        target,
-        truth,
-        density.is_unimodal,
-        is_in_reach(density, truth),
-        density.parts,
-        density,
-        is_float32,
-    )
+        start = start.astype(np.float32 if is_float32 else np.float64)
+        target = klover.Target(lambda x: density.log_prob(x) + constant, start, box=box)
+    is_reached = is_in_reach(density, truth)
+    return Case(name, target, truth, density.is_unimodal, is_reached, density.parts, density, is_float32)

@@ -5,17 +5,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import field, peers, tasks
-from benchmarks.reliability import outcome
+from benchmarks.reliability import PEERS, outcome
 from benchmarks.reliability.case import Case
 
-PEERS = {
-    "nuts": "numpyro-nuts",
-    "nutpie": "nutpie",
-    "pathfinder": "blackjax-pathfinder",
-    "svi": "numpyro-svi",
-    "smc": "blackjax-smc",
-    "dynesty": "dynesty",
-}
 FEWEST_EFFECTIVE = 400
 """Effective draws of a chain's worst coordinate, below which its user would not trust it."""
 UNSUITED = "unsuited"

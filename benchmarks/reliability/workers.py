@@ -5,6 +5,7 @@ place may have left anything behind. The alarm counts the worker's own seconds; 
 times as many seconds on the wall is killed.
 """
 
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -22,6 +23,8 @@ CASES_PER_CACHE = 40
 """Cases after which a worker forgets what it has compiled, so that its memory stays bounded."""
 PATIENCE, GRACE = 6.0, 60.0
 """A worker is killed after this many times the limit, and so many seconds for its start and the making of a case."""
+READY = "ready"
+"""What a worker says once it has begun."""
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_ENABLE_X64": "1",
@@ -56,7 +59,7 @@ class Worker:
 
     def __init__(self, job: Job, cores: set[int]):
         context = multiprocessing.get_context("spawn")
-        self.job, self.cores, self.name, self.deadline = job, cores, None, 0.0
+        self.job, self.cores, self.name, self.deadline, self.has_begun = job, cores, None, 0.0, False
         self.connection, other = context.Pipe()
         before = {key: os.environ.get(key) for key in ENVIRONMENT}
         os.environ.update(ENVIRONMENT)
@@ -71,7 +74,23 @@ class Worker:
     def give(self, name: str, seconds: float) -> None:
         """Hand over a case, to be answered within so many seconds."""
         self.name, self.deadline = name, time.monotonic() + seconds
-        self.connection.send(name)
+        with contextlib.suppress(BrokenPipeError):  # of a process that has died; its answer will tell
+            self.connection.send(name)
+
+    def answer(self) -> Any:
+        """Return what the process has sent, or the line of a case that it has died of."""
+        try:
+            return self.connection.recv()
+        except (EOFError, ConnectionError):
+            if not self.has_begun:
+                # Every other process would fail like this one, and every case with them.
+                raise RuntimeError("a worker process could not begin; what it said is above.") from None
+            return self.lost("the process died")
+
+    def lost(self, reason: str) -> dict[str, Any]:
+        """Return the line of a case that will not be answered."""
+        arm, _, family, _ = self.name.split("/")
+        return {"id": self.name, "arm": arm, "family": family, "outcome": "unfinished", "reason": reason}
 
     def replace(self) -> "Worker":
         """End this process, and begin another one on the same cores."""
@@ -90,6 +109,7 @@ def _serve(connection, job: Job, cores: set[int]) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
     job.begin()
+    connection.send(READY)
     for count in itertools.count(1):
         try:
             name = connection.recv()
@@ -139,7 +159,7 @@ def _lanes(num_workers: int) -> list[set[int]]:
 
 
 def _answers(workers: list[Worker]) -> list[tuple[int, dict]]:
-    """Wait for answers; say "unfinished" for workers that have died or are late, and replace them."""
+    """Wait for answers; those of workers that have died or are late are "unfinished"."""
     busy = [place for place, worker in enumerate(workers) if worker.name]
     patience = max(min(workers[place].deadline for place in busy) - time.monotonic(), 0.0)
     ready = multiprocessing.connection.wait([workers[place].connection for place in busy], timeout=patience)
@@ -147,18 +167,14 @@ def _answers(workers: list[Worker]) -> list[tuple[int, dict]]:
     for place in busy:
         worker = workers[place]
         if worker.connection in ready:
-            try:
-                found.append((place, worker.connection.recv()))
-            except EOFError:
-                found.append((place, _lost(worker, "the process died")))
+            answer = worker.answer()
+            if answer == READY:
+                worker.has_begun = True
+            else:
+                found.append((place, answer))
         elif time.monotonic() >= worker.deadline:
-            found.append((place, _lost(worker, "no answer in time, killed")))
+            found.append((place, worker.lost("no answer in time, killed")))
     return found
-
-
-def _lost(worker: Worker, reason: str) -> dict[str, Any]:
-    arm, _, family, _ = worker.name.split("/")
-    return {"id": worker.name, "arm": arm, "family": family, "outcome": "unfinished", "reason": reason}
 
 
 def summary(line: dict[str, Any]) -> str:

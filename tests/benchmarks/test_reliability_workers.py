@@ -40,6 +40,12 @@ def test_workers_that_stop_die_or_hang_are_replaced(tmp_path, monkeypatch):
     assert len({line["process"] for line in lines if "process" in line}) == 4
 
 
+def test_a_worker_that_cannot_begin_ends_it_all(tmp_path):
+    with pytest.raises(RuntimeError, match="could not begin"):
+        workers.collect(tmp_path / "lines.jsonl", [name(0), name(1)], QuickJob(can_begin=False), 1)
+    assert (tmp_path / "lines.jsonl").read_text() == ""
+
+
 def test_more_workers_than_cores_are_refused(tmp_path):
     with pytest.raises(SystemExit, match="do not fit this machine's"):
         workers.collect(tmp_path / "lines.jsonl", [name(0)], QuickJob(), 10_000)
