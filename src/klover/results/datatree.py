@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from klover.base import optional
-from klover.base.checks import as_key
+from klover.base.checks import as_key, check_flag
 from klover.base.shapes import AnyArray, Key, KeyLike, PyTree
 from klover.base.version import __version__
 from klover.importance import resampling
@@ -42,6 +42,7 @@ def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, p
     predictive
         Whether to add ``posterior_predictive``, new observations for each of these draws.
     """
+    check_flag("predictive", predictive)
     index = np.asarray(resampling.resample(key, np.asarray(draws.log_weight), num_draws))
     model_info: ModelInfo | None = draws.target.model_info
     positions, names = draws.positions, draws.target.names
