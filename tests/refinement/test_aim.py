@@ -9,7 +9,7 @@ import klover
 from klover import Target
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.components import Family
-from klover.refinement.aim import aim
+from klover.refinement.aim import aim, check_integrand
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, State
 from klover.targets.evaluator import Evaluator
@@ -81,9 +81,16 @@ def test_an_integrand_that_does_not_vary_leaves_the_proposal_as_it_is():
 
 
 def test_an_integrand_of_several_numbers_is_refused():
-    context, state, proposal = prepared()
     with pytest.raises(ValueError, match=r"integrand must return one number, got an array of shape \(2,\)"):
-        aim(context, state, proposal, lambda x: x)
+        check_integrand(standard_normal(), lambda x: x)
+    check_integrand(standard_normal(), rare)
+
+
+def test_an_integrand_is_checked_on_constrained_positions_and_without_an_evaluation():
+    target = standard_normal(constrain=lambda x: {"first": jnp.exp(x[0]), "second": x[1]})
+    check_integrand(target, lambda position: position["first"])
+    with pytest.raises(TypeError, match=r"integrand must be a function that JAX can trace.*KeyError.*'third'"):
+        check_integrand(target, lambda position: position["third"])
 
 
 def test_an_integrand_sees_constrained_positions():

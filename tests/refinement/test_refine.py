@@ -1,4 +1,5 @@
 import datetime
+import io
 
 import jax
 import jax.numpy as jnp
@@ -361,12 +362,44 @@ def test_integrand_lowers_the_error_of_its_expectation(getkey):
         ({"num_draws": 1}, ValueError, "num_draws"),
         ({"budget": 0}, ValueError, "budget"),
         ({"budget": 1}, ValueError, "budget must be a whole number of at least 2"),
+        ({"integrand": 3.0}, TypeError, "integrand must be a function of one constrained position, got a float"),
+        ({"integrand": lambda: 0.0}, TypeError, "integrand must be a function of one constrained position"),
+        ({"integrand": lambda x: x}, ValueError, "integrand must return one number, got an array of shape"),
+        ({"integrand": lambda x: "a"}, TypeError, "integrand must be a function that JAX can trace"),
+        ({"integrand": lambda x: float(x[0])}, TypeError, "integrand must be a function that JAX can trace"),
+        ({"integrand": lambda x: x["a"]}, TypeError, "integrand must be a function that JAX can trace"),
+        ({"callback": 1}, TypeError, "callback must be a function of what a round has measured"),
+        ({"callback": lambda: None}, TypeError, "callback must be a function of what a round has measured"),
+        ({"progress": "yes"}, TypeError, "progress must be True or False, got 'yes'"),
+        ({"checkpoint": True}, TypeError, "checkpoint must be a path .* got True"),
+        ({"checkpoint": 1}, TypeError, "checkpoint must be a path .* got 1"),
+        ({"checkpoint": io.BytesIO()}, TypeError, "checkpoint must be a path"),
+        ({"checkpoint": "."}, IsADirectoryError, "checkpoint must be the path of a file, got the folder"),
+        ({"checkpoint": "absent/file"}, FileNotFoundError, "checkpoint must be .* in a folder that exists"),
+        ({"tuning": {}}, TypeError, "tuning must be a Tuning, got {}"),
+        ({"start": np.zeros((10, 5))}, ValueError, r"start must hold .* shape \(10, 5\)"),
+        ({"start": np.zeros(0)}, ValueError, "start must hold arrays of numbers with one leading axis of draws"),
+        ({"start": klover.diffuse([0.0], [1.0])}, ValueError, "start must have the target's dimension, 2, got 1"),
     ],
 )
 def test_bad_arguments(getkey, arguments, error, message):
     refine = getattr(klover.refine, "__wrapped__", klover.refine)
+    calls = []
+    target = klover.from_callback(lambda x: calls.append(x) or -0.5 * float(x @ x), 2)
+    calls.clear()
     with pytest.raises(error, match=message):
-        refine(getkey(), **({"target": normal(2)} | arguments))
+        refine(getkey(), **({"target": target} | arguments))
+    # The door is before all work.
+    assert calls == []
+
+
+def test_a_callback_that_fails_is_named(getkey):
+    def fail(_):
+        raise LookupError("no such table")
+
+    with pytest.raises(LookupError) as caught:
+        klover.refine(getkey(), normal(2), callback=fail)
+    assert "callback failed" in caught.value.__notes__[0]
 
 
 def test_raising_target_is_named(getkey):

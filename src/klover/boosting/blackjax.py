@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import jax
 
-from klover.base.checks import as_key
+from klover.base.checks import as_key, check_choice, check_count, check_function, check_instance
 from klover.base.shapes import KeyLike, PyTree, record
 from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo, BoostState
-from klover.boosting.settings import Settings
+from klover.boosting.settings import STARTS, Settings
 from klover.targets.target import Target
 
 DEFAULTS = Settings()
@@ -55,16 +55,22 @@ def vi_algorithm(
     >>> algorithm.sample(jax.random.key(2), state, 5).shape
     (5, 2)
     """
+    check_function("logdensity", logdensity, "one position")
+    check_instance("settings", settings, Settings)
+    check_choice("start", start, STARTS)
 
     def init(position, key):
-        target = Target(logdensity, position)
-        return AlgorithmState(rounds.init(as_key(key), target, settings, start)[0], target)
+        key, target = as_key(key), Target(logdensity, position)
+        return AlgorithmState(rounds.init(key, target, settings, start)[0], target)
 
     def step(key, state):
-        grown, info = rounds.step(as_key(key), state.boost, state.target, settings)
+        key, state = as_key(key), check_instance("state", state, AlgorithmState)
+        grown, info = rounds.step(key, state.boost, state.target, settings)
         return AlgorithmState(grown, state.target), info
 
     def sample(key, state, num_samples):
+        key, num_samples = as_key(key), check_count("num_samples", num_samples, 1)
+        check_instance("state", state, AlgorithmState)
         return jax.vmap(state.target.unravel)(state.boost.mixture.sample(key, num_samples))
 
     return VIAlgorithm(init, step, sample)

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base.checks import as_key, check_choice, check_count, check_finite
+from klover.base.checks import as_key, check_choice, check_count, check_finite, check_function, note
 from klover.base.shapes import KeyLike, Points, RandomKey
 from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo
-from klover.boosting.settings import Settings
+from klover.boosting.settings import STARTS, Settings
 from klover.importance.draws import sample_importance
 from klover.mixtures.algebra import take
 from klover.mixtures.components import Family
@@ -27,7 +27,6 @@ from klover.tuning import Tuning
 from klover.verdict.checks import Case
 from klover.verdict.judge import judge
 
-STARTS = ("reverse", "forward")
 NUM_PROBES = 200
 
 
@@ -136,6 +135,8 @@ def boost(
     settings = Settings(**{field.name: options[field.name] for field in dataclasses.fields(Settings)})
     key, target = as_key(key), as_target(target)
     check_count("num_draws", num_draws, 2, "10,000 is a good number.")
+    if callback is not None:
+        check_function("callback", callback, "what a round has measured (a BoostInfo)")
     key_start, key_rounds, key_final, key_search = jax.random.split(key, 4)
     evaluator = Evaluator(target)
     if not evaluator.has_gradient:
@@ -146,7 +147,8 @@ def boost(
     def report(state, info):
         history.append(info)
         if callback is not None:
-            callback(info)
+            with note("callback failed: make it a function of what a round has measured (a BoostInfo)."):
+                callback(info)
 
     mixture = rounds.run(key_start, key_rounds, target, settings, given, report).mixture
     final = sample_importance(key_final, target, mixture, num_draws)

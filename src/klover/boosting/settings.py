@@ -2,7 +2,14 @@
 
 import dataclasses
 
-from klover.base.checks import check_choice, check_count, check_positive
+from klover.base.checks import (
+    check_choice,
+    check_count,
+    check_instance,
+    check_not_negative,
+    check_number,
+    check_positive,
+)
 from klover.boosting.sources import SOURCES
 from klover.fitting.adam import Rate
 from klover.mixtures.components import Family
@@ -16,6 +23,8 @@ CHOICES = {
     "weights": ("projected", "em", "newton", "none"),
     "update": ("newcomer", "all"),
 }
+STARTS = ("reverse", "forward")
+"""Divergences by which a first component is fitted."""
 DEFAULT_STEPS = {"adam": 1000, "em": 20}
 
 
@@ -51,8 +60,10 @@ class Settings:
             check_count(name, getattr(self, name), 2, "Weights need at least two draws; 100 or more is sensible.")
         for name in ("learning_rate_location", "learning_rate_scale", "initial_scale"):
             check_positive(name, getattr(self, name))
-        if not self.prior >= 0:
-            raise ValueError(f"prior must be 0 or more, got {self.prior!r}. 0 switches the prior off.")
+        check_not_negative("prior", self.prior, "0 switches the prior off.")
+        check_instance("family", self.family, Family)
+        if self.log_epsilon is not None:
+            check_number("log_epsilon", self.log_epsilon, "The paper used -10; None switches the smoothing off.")
         self._check_combinations()
 
     @property

@@ -7,6 +7,7 @@ arrays all of it is compiled, and can be vmapped.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from klover.base.arrays import namespace, randomness
-from klover.base.checks import check_count
+from klover.base.checks import as_floats, check_count, check_flag, check_function, check_result, in_words, note
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, Points, PyTree, Scalar, record
 from klover.importance import control_variates, psis, ratios, resampling
 from klover.importance.ratios import LogRatio, MeanAndError
@@ -96,7 +97,14 @@ class WeightedDraws:
 
     def values(self, function: Callable[[PyTree], PyTree]) -> PyTree:
         """Evaluate a function of one constrained position at every draw."""
-        return over_draws(function, self.positions)
+        check_function("function", function, "one constrained position")
+        with note(
+            "function failed: make it a function of one constrained position, as fit.target.position(x) gives it."
+        ):
+            found = over_draws(lambda position: check_result("function", function(position)), self.positions)
+        if not jax.tree.leaves(found):
+            raise ValueError(f"function must return a number, an array or a pytree of arrays, got {found}.")
+        return found
 
     def expectation(self, function: Callable[[PyTree], PyTree]) -> tuple[PyTree, PyTree]:
         """Posterior expectation of a function of the position, with its standard error.
@@ -115,13 +123,14 @@ class WeightedDraws:
 
     def mean_and_error(self, values: Float[AnyArray, "draw ..."]) -> MeanAndError:
         """Weighted mean of values at the draws, and its standard error."""
-        return ratios.self_normalised(self.log_weight, values)
+        return ratios.self_normalised(self.log_weight, check_values(values, self.num_draws))
 
     def function_pareto_k(self, function: Callable[[PyTree], Scalar]) -> Scalar:
         """Tail index of ``|function| · ratio``: whether *this* expectation has a finite variance."""
         values = self.values(function)
-        if values.ndim != 1:
-            raise ValueError(f"function must return one number, but it returned shape {values.shape[1:]}.")
+        if np.ndim(values) != 1:
+            found = f"shape {values.shape[1:]}" if hasattr(values, "shape") else in_words(values)
+            raise ValueError(f"function must return one number, but it returned {found}.")
         xp = namespace(self.log_p, values)
         # Outside the support a function may have no value, or an infinite one.
         counts = (self.log_ratio > -xp.inf) & (values != 0)
@@ -150,6 +159,7 @@ class WeightedDraws:
         NUTS wants them, unless asked otherwise. The key is one of JAX, or a whole number as its seed.
         """
         check_count("num_chains", num_chains, 1)
+        check_flag("constrained", constrained)
         x = np.asarray(self.x)
         # Particles may be copies of each other.
         first, log_weight = resampling.merge_copies(x, np.asarray(self.log_weight, float))
@@ -160,6 +170,17 @@ class WeightedDraws:
             )
         chosen = x[first[resampling.resample(key, log_weight, num_chains, "without-replacement")]]
         return self.target.positions(chosen) if constrained else self.target.unravel(chosen)
+
+
+def check_values(values: Any, num_draws: int) -> Float[AnyArray, "draw ..."]:
+    """Return values at all draws as an array, and refuse anything else."""
+    array = as_floats("values", values)
+    if array.shape[:1] != (num_draws,):
+        raise ValueError(
+            f"values must have a leading axis of the {num_draws} draws, got shape {array.shape}. To compute them from "
+            "a function of the position, use expectation(function)."
+        )
+    return array
 
 
 def over_draws(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:

@@ -9,7 +9,7 @@ import numpy as np
 
 from klover.base.arrays import logsumexp
 from klover.base.shapes import AnyArray, Float, Scalar, record
-from klover.importance.draws import WeightedDraws
+from klover.importance.draws import WeightedDraws, check_values
 from klover.importance.ratios import MeanAndError
 
 
@@ -61,6 +61,6 @@ class ParticleDraws(WeightedDraws):
 
     def mean_and_error(self, values: Float[AnyArray, "draw ..."]) -> MeanAndError:
         """Mean over all draws, and its error from the scatter of the islands' means."""
-        values = np.asarray(values)
+        values = np.asarray(check_values(values, self.num_draws))
         means = values.reshape(self.num_islands, -1, *values.shape[1:]).mean(1)
         return means.mean(0), means.std(0, ddof=1) / np.sqrt(self.num_islands)

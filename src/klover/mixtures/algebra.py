@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.arrays import logsumexp, namespace
+from klover.base.checks import as_floats
 from klover.base.linalg import cholesky
 from klover.base.shapes import AnyArray, Float, Int, Locations, Point, Weights
 from klover.mixtures.components import Components, Family
@@ -109,10 +110,10 @@ def diffuse(
     lower: Sequence[float] | AnyArray, upper: Sequence[float] | AnyArray, family: str | Family = "student"
 ) -> Mixture:
     """Return one component that covers the box between two corners, with 1.2 times the box's standard deviations."""
-    lower, upper = np.atleast_1d(np.asarray(lower, float)), np.atleast_1d(np.asarray(upper, float))
-    if lower.shape != upper.shape or lower.ndim != 1:
+    lower, upper = (np.atleast_1d(as_floats(*pair)) for pair in (("lower", lower), ("upper", upper)))
+    if lower.size == 0 or lower.shape != upper.shape or lower.ndim != 1:
         raise ValueError(f"lower and upper must be vectors of one length, got shapes {lower.shape}, {upper.shape}.")
     if not (np.isfinite(lower).all() and np.isfinite(upper).all() and (lower < upper).all()):
-        raise ValueError("lower must be below upper in every coordinate, and both finite.")
+        raise ValueError(f"lower must be below upper in every coordinate, and both finite, got {lower} and {upper}.")
     location, variance = jnp.asarray(0.5 * (lower + upper))[None], jnp.asarray(box_variance(lower, upper))[None]
     return Mixture.of(Family.parse(family).components(location, variance))

@@ -12,9 +12,10 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from klover.base.arrays import exact_products, gammaln, namespace
-from klover.base.checks import check_choice, check_count, check_positive
+from klover.base.checks import as_floats, check_choice, check_count, check_finite, check_positive
 from klover.base.linalg import cholesky
 from klover.base.shapes import AnyArray, Float, Int, Locations, PerComponent, Points, RandomKey, record, static
 from klover.mixtures.scale import Diagonal, Full, LowRank, Spread
@@ -182,11 +183,19 @@ class Family:
 
     def components(self, location: Locations, covariance: Float[AnyArray, "component dim *dim"]) -> Components:
         """Stack components at given locations; ``covariance`` holds matrices, or variances of shape (K, d)."""
+        location, covariance = as_floats("location", location), as_floats("covariance", covariance)
         if location.ndim != 2 or covariance.shape not in (location.shape, (*location.shape, location.shape[1])):
             raise ValueError(
                 "location must have shape (num_components, dim), and covariance that shape (variances) or "
                 f"(num_components, dim, dim) (matrices), got shapes {location.shape} and {covariance.shape}."
             )
+        check_finite("location", location, "Pass one location for each component.")
+        check_finite("covariance", covariance, "Pass finite variances.")
+        if not isinstance(covariance, Tracer):
+            values = np.asarray(covariance)
+            smallest = (values if values.ndim == 2 else values.diagonal(axis1=1, axis2=2)).min()
+            if not smallest > 0:
+                raise ValueError(f"covariance must have variances above 0, got {smallest}.")
         xp = namespace(location, covariance)
         df = xp.inf if self.tail == "normal" else (self.df or INITIAL_DF)
         df = xp.full(location.shape[0], df, dtype=location.dtype)
@@ -194,6 +203,12 @@ class Family:
 
     def spread(self, covariance: Float[AnyArray, "component dim *dim"]) -> Spread:
         """Write covariances (matrices, or variances of shape (K, d)) down as the family does."""
+        covariance = as_floats("covariance", covariance)
+        if covariance.ndim not in (2, 3) or (covariance.ndim == 3 and covariance.shape[1] != covariance.shape[2]):
+            raise ValueError(
+                "covariance must have shape (num_components, dim) (variances) or (num_components, dim, dim) "
+                f"(matrices), got shape {covariance.shape}."
+            )
         xp = namespace(covariance)
         is_matrix = covariance.ndim == 3
         variance = xp.diagonal(covariance, axis1=-2, axis2=-1) if is_matrix else covariance

@@ -7,10 +7,11 @@ valid parameters, so the mixture can grow inside one compiled program, and gradi
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from klover.base.arrays import even_comb, logsumexp, namespace, over_blocks
-from klover.base.checks import as_key, check_count, check_points
-from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerComponent, PerDraw, Points, RandomKey, Weights, record
+from klover.base.checks import as_floats, as_key, check_count, check_instance, check_points, in_words
+from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerComponent, PerDraw, Points, Weights, record
 from klover.mixtures.components import Components
 from klover.mixtures.scale import Full
 
@@ -25,6 +26,7 @@ class Mixture:
     @classmethod
     def of(cls, components: Components) -> "Mixture":
         """Return the equally weighted mixture of the given components."""
+        check_instance("components", components, Components, "Make them with klover.Family(...).components(...).")
         xp = namespace(components.location)
         num = components.location.shape[0]
         return cls(components, xp.full(num, -np.log(num), dtype=components.location.dtype))
@@ -52,15 +54,15 @@ class Mixture:
 
     def component_log_prob(self, x: Points) -> PerComponent:
         """Log density of every slot's component, its weight left out."""
-        return self.components.log_prob(x)
+        return self.components.log_prob(check_points("x", x, self.dim, (2,)))
 
     def log_prob(self, x: Float[AnyArray, "*draw dim"]) -> Float[AnyArray, "*draw"]:
         """Log density at one point of shape (d,) or at points of shape (S, d)."""
-        check_points("x", x, self.dim)
+        x = check_points("x", x, self.dim)
         xp = namespace(x, self.log_weights)
 
         def of_block(points):
-            return logsumexp(self.log_weights[:, None] + self.component_log_prob(points), axis=0)
+            return logsumexp(self.log_weights[:, None] + self.components.log_prob(points), axis=0)
 
         log_density = xp.concatenate(over_blocks(of_block, xp.atleast_2d(x)))
         return log_density[0] if x.ndim == 1 else log_density
@@ -77,14 +79,22 @@ class Mixture:
 
         Nothing is compiled, and drawing by strata lowers the variance of every estimate.
         """
+        if not isinstance(generator, np.random.Generator):
+            raise TypeError(
+                f"generator must be a NumPy generator, got {in_words(generator)}. Make one with "
+                "np.random.default_rng(0)."
+            )
+        check_count("num_draws", num_draws, 1)
         weights = np.asarray(self.weights, float)
         counts = np.bincount(even_comb(generator, weights, num_draws), minlength=self.capacity)
         slots = np.flatnonzero(counts).tolist()
         parts = [self.components.draw(generator, slot, int(counts[slot])) for slot in slots]
         return generator.permutation(np.concatenate(parts))
 
-    def sample_index(self, key: RandomKey, num_draws: int) -> Int[jax.Array, " draw"]:
+    def sample_index(self, key: KeyLike, num_draws: int) -> Int[jax.Array, " draw"]:
         """Draw component numbers by their weights."""
+        key = as_key(key)
+        check_count("num_draws", num_draws, 1)
         cumulative = jnp.cumsum(jnp.asarray(self.weights))
         uniform = jax.random.uniform(key, (num_draws,), cumulative.dtype) * cumulative[-1]
         # Counting the slots that end at or below u never lands on an empty slot, not even at u = 0.
@@ -100,6 +110,15 @@ class Mixture:
 
         Where no slot is free, the newcomer takes the place of the component with the smallest weight.
         """
+        check_instance("newcomer", newcomer, Components, "Make it with klover.Family(...).components(...).")
+        if jax.tree.structure(newcomer) != jax.tree.structure(self.components) or newcomer.dim != self.dim:
+            raise ValueError(
+                f"newcomer must be of the family {self.components.family_name!r} and of dimension {self.dim}, got "
+                f"{newcomer.family_name!r} and {newcomer.dim}."
+            )
+        log_gamma = as_floats("log_gamma", log_gamma)
+        if log_gamma.ndim > 0 or not (isinstance(log_gamma, Tracer) or log_gamma <= 0):
+            raise ValueError(f"log_gamma must be the log of a weight, one number of at most 0, got {log_gamma}.")
         slot = jnp.argmin(self.log_weights)
         components = jax.tree.map(lambda old, new: jnp.asarray(old).at[slot].set(new[0]), self.components, newcomer)
         kept = jnp.asarray(self.log_weights).at[slot].set(-jnp.inf)
@@ -109,7 +128,7 @@ class Mixture:
 
     def with_capacity(self, capacity: int) -> "Mixture":
         """Return the same density with more free slots."""
-        extra = capacity - self.capacity
+        extra = check_count("capacity", capacity, 1) - self.capacity
         if extra < 0:
             raise ValueError(f"capacity must be at least {self.capacity}, the present one, got {capacity}.")
         padded = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], extra, 0)]), self.components)

@@ -7,10 +7,13 @@ expectations and the evidence sound.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from klover.base.checks import check_function
 from klover.base.shapes import AnyArray, Float, PyTree
 from klover.fitting.growth import grow
 from klover.fitting.sample import Sample
@@ -18,8 +21,24 @@ from klover.mixtures.algebra import join
 from klover.mixtures.mixture import Mixture
 from klover.refinement.state import Context, State
 from klover.targets.evaluator import BudgetExhausted
+from klover.targets.target import Target
 
 NUM_ROUNDS = 2
+
+
+def check_integrand(target: Target, integrand: Any) -> None:
+    """Refuse what is no function from a constrained position to one number, before anything is evaluated."""
+    check_function("integrand", integrand, "one constrained position")
+    try:
+        found = jax.eval_shape(lambda x: integrand(target.position(x)), jnp.asarray(target.start))
+    except Exception as error:
+        raise TypeError(
+            f"integrand must be a function that JAX can trace, of one constrained position, got {type(error).__name__} "
+            f"at the example: {error} Write it with jax.numpy, and without branches on values."
+        ) from error
+    if getattr(found, "shape", None) != ():
+        what = f"an array of shape {found.shape}" if hasattr(found, "shape") else found
+        raise ValueError(f"integrand must return one number, got {what}. Return one quantity, or a sum.")
 
 
 def aim(
@@ -32,8 +51,6 @@ def aim(
     for _ in range(NUM_ROUNDS):
         sample = pool.sample()
         values = np.asarray(evaluate(sample.x), float)
-        if values.ndim != 1:
-            raise ValueError(f"integrand must return one number, got an array of shape {values.shape[1:]}.")
         weight = sample.weight * np.abs(values - sample.weight @ values)
         inside = np.isfinite(weight) & (weight > 0)
         if not inside.any():

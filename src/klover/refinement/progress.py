@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from klover.base.checks import note
 from klover.base.shapes import Float
 from klover.refinement.state import RoundInfo
 from klover.targets.evaluator import Evaluator
@@ -39,7 +40,8 @@ class Progress:
             f"k̂ {info.pareto_k:5.2f}  log evidence {info.log_evidence:.3f} ± {info.log_evidence_se:.3f}"
         )
         if self.callback is not None:
-            self.callback(info)
+            with note("callback failed: make it a function of what a round has measured (a RoundInfo)."):
+                self.callback(info)
 
     def tell_temperature(self, beta: Float[np.ndarray, " target"]) -> None:
         """Tell how far particles have come on their way to the target."""

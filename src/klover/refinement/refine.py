@@ -9,19 +9,27 @@ from typing import Any
 import jax
 import numpy as np
 
-from klover.base.checks import as_key, check_choice, check_count
+from klover.base.checks import (
+    as_key,
+    check_choice,
+    check_count,
+    check_flag,
+    check_function,
+    check_instance,
+    check_path,
+)
 from klover.base.shapes import AnyArray, Float, KeyLike, PyTree
 from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.mixtures.components import Family
 from klover.refinement import checkpoint as checkpoints
 from klover.refinement import frugality
-from klover.refinement.aim import aim
+from klover.refinement.aim import aim, check_integrand
 from klover.refinement.completion import go_on, look_for_missed
 from klover.refinement.defence import final_proposal, most_components
 from klover.refinement.pool import Pool
 from klover.refinement.progress import Progress
 from klover.refinement.rounds import take_round
-from klover.refinement.start import cover, from_given, from_target
+from klover.refinement.start import cover, from_given, from_target, read_given
 from klover.refinement.state import Context, RoundInfo, State
 from klover.results.files import settings_of
 from klover.results.fit import Fit
@@ -110,23 +118,33 @@ def refine(
     >>> fit.verdict.trusted, round(fit.log_evidence, 1)  # the truth is log 2π = 1.8
     (True, 1.8)
     """
-    key, target, tuning = as_key(key), as_target(target), tuning or Tuning()
+    key, target = as_key(key), as_target(target)
+    tuning = Tuning() if tuning is None else check_instance("tuning", tuning, Tuning)
     if max_components is not None:
         check_count("max_components", max_components, 1)
     if num_draws is not None:
         check_count("num_draws", num_draws, 2, "10,000 is a good number.")
     check_choice("search", search, ("auto", "thorough"))
+    if integrand is not None:
+        check_integrand(target, integrand)
+    if callback is not None:
+        check_function("callback", callback, "what a round has measured (a RoundInfo)")
+    if progress is not None:
+        check_flag("progress", progress)
+    if checkpoint is not None:
+        checkpoint = check_path("checkpoint", checkpoint)
     parsed, budget = Family.parse(family), check_budget(budget, 2)
+    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    given = None if start is None else read_given(target, start, generator)
     evaluator = Evaluator(target, budget, frugality.reserve(budget, num_draws, tuning))
     evaluator.measure_pace()
     tuning = frugality.shrink(tuning, evaluator.num_affordable)
-    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     most = max_components or most_components(target.dim, tuning.rounds)
     context = Context(generator, evaluator, most, parsed, tuning)
     asked = {"key": jax.random.key_data(key).tolist(), "max_components": max_components, "family": str(family)}
     asked["start"] = None if start is None else type(start).__name__
     shown = Progress(callback, progress, evaluator)
-    state, cause = _begin(context, start, checkpoint, asked)
+    state, cause = _begin(context, given, checkpoint, asked)
     while True:
         state, cause = _take_rounds(context, state, cause, shown, checkpoint, asked)
         case = _answer(context, state, cause, num_draws, integrand, search == "thorough")
@@ -147,14 +165,12 @@ def refine(
     return Fit(target, case.proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds, settings)
 
 
-def _begin(
-    context: Context, start: Any, checkpoint: str | os.PathLike | None, asked: dict[str, Any]
-) -> tuple[State, str | None]:
+def _begin(context: Context, given: Any, checkpoint: str | None, asked: dict[str, Any]) -> tuple[State, str | None]:
     """Return the first state, and why not even that could be made as it should be, in words."""
     try:
         if checkpoint is not None and os.path.exists(checkpoint):
             return checkpoints.load(checkpoint, context, asked), None
-        return (from_target(context) if start is None else from_given(context, start)), None
+        return (from_target(context) if given is None else from_given(context, given)), None
     except BudgetExhausted:
         cause = SPENT
     except KeyboardInterrupt:
@@ -168,7 +184,7 @@ def _take_rounds(
     state: State,
     cause: str | None,
     shown: Progress,
-    checkpoint: str | os.PathLike | None,
+    checkpoint: str | None,
     asked: dict[str, Any],
 ) -> tuple[State, str | None]:
     """Take rounds until the mixture is good; return the state, and why it was stopped before, in words."""

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from klover.base.arrays import even_comb
+from klover.base.checks import check_finite
 from klover.base.shapes import Float
 from klover.fitting.growth import grow
 from klover.fitting.sample import Sample, moments
@@ -18,12 +20,15 @@ from klover.search.modes import Modes, find_modes
 from klover.search.recall import Part
 from klover.targets.approximations import weighted_draws
 from klover.targets.budget import BudgetExhausted
+from klover.targets.target import Target
 
 BOX_DF = 20.0
 REGION_WEIGHTS = (0.4, 0.4, 0.2)
 PART = ("x", "covariance", "log_mass")
 SEARCH_SHARE = 0.5
 """Of a budget that the search for modes may take: without modes there is still the region, and the rest for it."""
+GIVEN_PART = 0.25
+"""Of a budget that the user's draws may take; if there are more of them, some are taken by their weights."""
 GIVEN_ROUNDS = 6
 """Rounds of splits on draws that the user gave: they are fitted to once."""
 
@@ -95,18 +100,37 @@ def around(context: Context, parts: tuple[Part, ...]) -> Mixture:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class GivenDraws:
+    """Draws that the user has, in the form in which :mod:`klover.targets.approximations` knows klover's own."""
+
+    x: Float[np.ndarray, "draw dim"]
+    log_weight: Float[np.ndarray, " draw"]
+
+
+def read_given(target: Target, start: Any, generator: np.random.Generator) -> Mixture | GivenDraws:
+    """Read what the user has before any work begins, so that what is wrong with it shows at once."""
+    start = getattr(start, "mixture", start)
+    if not isinstance(start, Mixture):
+        x, weight = weighted_draws(target, start, generator)
+        with np.errstate(divide="ignore"):
+            return GivenDraws(x, np.log(weight))
+    if start.dim != target.dim:
+        raise ValueError(f"start must have the target's dimension, {target.dim}, got {start.dim}.")
+    parameters = start.components.location, start.components.spread
+    check_finite("start", parameters, "Pass a mixture with finite parameters.")
+    return start
+
+
 def from_given(context: Context, start: Any) -> State:
     """Begin with what the user has (:mod:`klover.targets.approximations`), beside a search for modes of our own.
 
     The user's approximation may miss modes, and often does: the search costs little and sees what it misses.
     """
+    given = read_given(context.evaluator.target, start, context.generator)
     state = from_target(context)
-    start = getattr(start, "mixture", start)
-    is_mixture = isinstance(start, Mixture)
-    given = _on_host(context, start) if is_mixture else _from_draws(context, start)
-    if given.dim != context.dim:
-        raise ValueError(f"start must have the target's dimension, {context.dim}, got {given.dim}.")
-    return dataclasses.replace(state, mixture=join(state.mixture, given, context.tuning.start.given_share))
+    mixture = _on_host(context, given) if isinstance(given, Mixture) else _from_draws(context, given)
+    return dataclasses.replace(state, mixture=join(state.mixture, mixture, context.tuning.start.given_share))
 
 
 def _on_host(context: Context, mixture: Mixture) -> Mixture:
@@ -119,9 +143,12 @@ def _on_host(context: Context, mixture: Mixture) -> Mixture:
     return mixture_of(context.family, components.location, covariance, np.minimum(components.df, 200.0), weight)
 
 
-def _from_draws(context: Context, start: Any) -> Mixture:
+def _from_draws(context: Context, given: GivenDraws) -> Mixture:
     """Fit a mixture to weighted draws."""
-    x, weight = weighted_draws(context.evaluator.target, start, context.generator)
+    x, weight, affordable = given.x, np.exp(given.log_weight), context.evaluator.num_affordable
+    if affordable is not None and len(x) > GIVEN_PART * affordable:
+        chosen = np.unique(even_comb(context.generator, weight, max(int(GIVEN_PART * affordable), 2)))
+        x, weight = x[chosen], weight[chosen] / weight[chosen].sum()
     log_p = context.evaluator.values(x)
     inside = np.isfinite(log_p) & (weight > 0)
     if inside.sum() < 2:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from klover.base.checks import check_instance, in_words
 from klover.base.shapes import Float
 from klover.results import html
 from klover.results.fit import Fit
@@ -61,9 +62,12 @@ def compare(fits: Mapping[str, Fit]) -> Comparison:
     prior and likelihood are in the log density. Where a fit is refused, or its model has an improper prior, there is
     nothing to compare, and this raises a ``ValueError`` that names the fit and the reason.
     """
+    if not isinstance(fits, Mapping):
+        raise TypeError(f"fits must be a dict of fits by the names of their models, got {in_words(fits)}.")
     if len(fits) < 2:
         raise ValueError(f"fits must hold two fits or more, got {len(fits)}. Pass a dict of fits by name.")
     for name, fit in fits.items():
+        check_instance(f"fits[{name!r}]", fit, Fit)
         _check(name, fit)
     names = sorted(fits, key=lambda name: -fits[name].log_evidence)
     value = np.array([fits[name].log_evidence for name in names])

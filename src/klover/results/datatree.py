@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from klover.base import optional
-from klover.base.checks import as_key
+from klover.base.checks import as_key, check_flag
 from klover.base.shapes import AnyArray, KeyLike, PyTree, RandomKey
 from klover.base.version import __version__
 from klover.importance import resampling
@@ -33,6 +33,7 @@ def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, p
     model knows them. ``predictive`` adds ``posterior_predictive``, new observations for each of the ``num_draws`` draws
     of equal weight. The key is one of JAX, or a whole number as its seed.
     """
+    check_flag("predictive", predictive)
     index = np.asarray(resampling.resample(key, np.asarray(draws.log_weight), num_draws))
     model_info = draws.target.model_info or ModelInfo("")
     positions, names = draws.positions, draws.target.names

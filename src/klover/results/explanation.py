@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from klover.base.checks import check_instance
 from klover.results.fit import Fit
 from klover.verdict.judge import figures_of
 
@@ -32,6 +33,7 @@ class Explanation:
 
 def explain(fit: Fit) -> Explanation:
     """Explain a fit's verdict."""
+    check_instance("fit", fit, Fit)
     verdict, facts = fit.verdict, _facts(fit)
     return Explanation(
         f"{'Trusted' if verdict.trusted else 'Refused'}: {verdict.reason}",

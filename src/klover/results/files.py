@@ -66,6 +66,7 @@ def save(path: str | os.PathLike, fit: Any) -> None:
 
 def load(path: str | os.PathLike, target: Target | None = None) -> dict[str, Any]:
     """Read the fields of a :class:`klover.Fit`."""
+    target = target if target is None else as_target(target)
     description = codec.read(path, "fit", VERSION, RECORDS, REMEDY)
     with codec.refuse_damage(path, "fit", REMEDY):
         about, content, kind = description["target"], description["fit"], DRAWS[description["draws_kind"]]
@@ -73,7 +74,7 @@ def load(path: str | os.PathLike, target: Target | None = None) -> dict[str, Any
         check_fit(content, about, draws, description["draws_kind"])
         stored = kind(**draws, target=about)
     if target is not None:
-        _check_target(path, as_target(target), about, draws["log_p"])
+        _check_target(path, target, about, draws["log_p"])
     content["target"] = about if target is None else target
     content["draws"] = dataclasses.replace(stored, target=content["target"])
     return content

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from klover.base import optional
+from klover.base.checks import check_path
 from klover.base.shapes import KeyLike
 from klover.importance.draws import WeightedDraws, sample_importance
 from klover.mixtures.mixture import Mixture
@@ -107,7 +108,7 @@ class Fit:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all but the target's functions to one file, which :func:`klover.load` reads."""
-        files.save(path, self)
+        files.save(check_path("path", path), self)
 
     def __repr__(self) -> str:
         """Return a one-line description."""
@@ -129,4 +130,4 @@ def load(path: str | os.PathLike, target: Target | None = None) -> Fit:
     ValueError
         If the file is a checkpoint, was written by a newer klover, or belongs to another target.
     """
-    return Fit(**files.load(path, target))
+    return Fit(**files.load(check_path("path", path, is_read=True), target))

@@ -3,12 +3,12 @@
 Coordinates are those of the flat, unconstrained space, in which the mixture and the weights live.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from klover.base.arrays import comb, logsumexp
-from klover.base.checks import check_choice
+from klover.base.checks import as_floats, check_choice, check_count, check_instance, in_words
 from klover.importance import psis
 from klover.mixtures.algebra import marginal
 from klover.results.fit import Fit
@@ -41,8 +41,24 @@ HISTORY = {
 """What :func:`plot_history` shows, and what its axis is called."""
 
 
+def check_axes(axes: Any) -> None:
+    """Refuse what cannot be drawn on."""
+    if not (hasattr(axes, "errorbar") and hasattr(axes, "spines")):
+        raise TypeError(f"axes must be matplotlib's Axes, got {in_words(axes)}. Make them with plt.subplots().")
+
+
+def check_fit(fit: Any, **coordinates: Any) -> None:
+    """Refuse what cannot be drawn: something else than a fit, and numbers that its flat coordinates do not have."""
+    check_instance("fit", fit, Fit)
+    for name, number in coordinates.items():
+        check_count(name, number, 0, f"The fit has {fit.mixture.dim} coordinates.", fit.mixture.dim - 1)
+
+
 def tidy(axes: "Axes", title: str = "", xlabel: str = "", ylabel: str = "") -> "Axes":
     """Give Axes the look that all pictures share."""
+    check_axes(axes)
+    for name, text in {"title": title, "xlabel": xlabel, "ylabel": ylabel}.items():
+        check_instance(name, text, str)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(xlabel, fontsize=10)
@@ -51,6 +67,25 @@ def tidy(axes: "Axes", title: str = "", xlabel: str = "", ylabel: str = "") -> "
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=9)
     return axes
+
+
+def _check_style(colour: Any, label: Any) -> None:
+    """Refuse what matplotlib would refuse later, and in other words."""
+    from matplotlib.colors import is_color_like
+
+    if not is_color_like(colour):
+        raise ValueError(
+            f"colour must be a colour of matplotlib's, such as 'red' or '#1f6f9f', got {in_words(colour)}."
+        )
+    check_instance("label", label, str)
+
+
+def _check_window(window: Any) -> np.ndarray:
+    """Return the ends of two axes, and refuse anything else."""
+    ends = np.asarray(as_floats("window", window))
+    if ends.shape != (2, 2) or not np.isfinite(ends).all() or not (ends[:, 0] < ends[:, 1]).all():
+        raise ValueError(f"window must be [[lower, upper], [lower, upper]] of two axes, got {in_words(window)}.")
+    return ends
 
 
 def _set_log_scale(axes: "Axes") -> None:
@@ -67,6 +102,7 @@ def _set_log_scale(axes: "Axes") -> None:
 
 def label_of(fit: Fit, coordinate: int) -> str:
     """Name a flat coordinate, and say so where it is not on the scale that a person reads."""
+    check_fit(fit, coordinate=coordinate)
     target, x = fit.target, np.asarray(fit.draws.x[:8])
     name = target.coordinate_name(coordinate)
     if name not in target.names:
@@ -77,7 +113,9 @@ def label_of(fit: Fit, coordinate: int) -> str:
 
 def window_of(fit: Fit, coordinate: int) -> tuple[float, float]:
     """Return ends of an axis between which nearly all of the posterior lies, or else of the proposal's draws."""
-    x, weight = np.asarray(fit.draws.x, float)[:, [coordinate]], np.exp(np.asarray(fit.draws.log_weight, float))
+    check_fit(fit, coordinate=coordinate)
+    x = np.asarray(fit.draws.x, float)[:, [coordinate]]
+    weight = np.exp(np.asarray(fit.draws.log_weight, float))
     lower, upper = weighted_quantile(x, weight, REGION)[:, 0]
     if lower == upper:
         lower, upper = np.quantile(x, REGION)  # one draw has all of the weight
@@ -87,6 +125,7 @@ def window_of(fit: Fit, coordinate: int) -> tuple[float, float]:
 
 def plot_marginal(axes: "Axes", fit: Fit, coordinate: int) -> "Axes":
     """Draw one coordinate: the posterior as a histogram of weighted draws, the proposal as a line."""
+    check_axes(axes)
     window = window_of(fit, coordinate)
     x, weight = np.asarray(fit.draws.x, float)[:, coordinate], np.exp(np.asarray(fit.draws.log_weight, float))
     height, edges = np.histogram(x, NUM_BARS, window, weights=weight)
@@ -103,6 +142,8 @@ def plot_pair(axes: "Axes", fit: Fit, first: int, second: int) -> "Axes":
 
     The heavier the component, the darker its ellipse; those that weigh less than half a per cent are left out.
     """
+    check_axes(axes)
+    check_fit(fit, first=first, second=second)
     from matplotlib.patches import Ellipse
 
     weight = np.exp(np.asarray(fit.draws.log_weight, float))
@@ -126,6 +167,8 @@ def plot_pair(axes: "Axes", fit: Fit, first: int, second: int) -> "Axes":
 
 def plot_tail(axes: "Axes", fit: Fit) -> "Axes":
     """Draw how often a ratio p/q exceeds a value, beyond the threshold of k̂, and the Pareto tail fitted to it."""
+    check_axes(axes)
+    check_fit(fit)
     log_ratio = np.sort(np.asarray(fit.draws.log_ratio, float))
     log_ratio = log_ratio[log_ratio > -np.inf]
     ratio = np.exp(log_ratio - float(fit.draws.log_evidence))
@@ -156,6 +199,8 @@ def _excess(shape: float, survival: np.ndarray) -> np.ndarray:
 
 def plot_weights(axes: "Axes", fit: Fit) -> "Axes":
     """Draw each ratio p/q against log p, the heaviest ones marked: whether they sit in the tails or at a peak."""
+    check_axes(axes)
+    check_fit(fit)
     log_p = np.asarray(fit.draws.log_p, float)
     log_ratio = np.asarray(fit.draws.log_ratio, float) - float(fit.draws.log_evidence)
     inside = np.flatnonzero(np.isfinite(log_ratio))
@@ -174,6 +219,9 @@ def plot_weights(axes: "Axes", fit: Fit) -> "Axes":
 
 def plot_weight_shares(axes: "Axes", fit: Fit, colour: str, label: str) -> "Axes":
     """Draw the share of all weight that the heaviest draws carry; a perfect proposal follows the diagonal."""
+    check_axes(axes)
+    check_fit(fit)
+    _check_style(colour, label)
     weight = np.sort(np.exp(np.asarray(fit.draws.log_ratio - fit.draws.log_ratio.max())))[::-1]
     share = np.cumsum(weight) / weight.sum()
     axes.plot(np.arange(1, len(share) + 1) / len(share), share, color=colour, linewidth=2.4, label=label)
@@ -185,6 +233,8 @@ def plot_history(axes: "Axes", fit: Fit, quantity: str, against: str = "round") 
 
     The horizontal axis is the ``"round"`` or, where they were counted, ``"num_evaluations"``.
     """
+    check_axes(axes)
+    check_fit(fit)
     from matplotlib.ticker import MaxNLocator
 
     check_choice("quantity", quantity, [name for name in HISTORY if name in fit.history])
@@ -215,6 +265,8 @@ def plot_residual(axes: "Axes", fit: Fit, first: int, second: int) -> "Axes":
 
     The mean of the ratios in a cell is the posterior's mass there over the proposal's, in any dimension.
     """
+    check_axes(axes)
+    check_fit(fit, first=first, second=second)
     x = np.asarray(fit.draws.x, float)[:, [first, second]]
     # Draws outside the support count in their cells, and matplotlib would drop an infinite value.
     log_ratio = np.maximum(np.asarray(fit.draws.log_ratio, float) - float(fit.draws.log_evidence), LOWEST)
@@ -245,6 +297,10 @@ def plot_density_pair(
 
     The coordinates are flat ones; the window has the lower and upper ends of the two axes, shape (2, 2).
     """
+    check_axes(axes)
+    check_fit(fit, first=first, second=second)
+    _check_style(colour, label)
+    window = _check_window(window)
     grid = np.stack(np.meshgrid(*[np.linspace(low, high, 160) for low, high in window]), axis=-1)
     log_density = marginal(fit.mixture, [first, second]).log_prob(grid.reshape(-1, 2)).reshape(grid.shape[:2])
     density = np.exp(log_density - log_density.max())

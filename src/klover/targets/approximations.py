@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from klover.base.checks import as_numbers
 from klover.base.shapes import Float, PyTree
 from klover.targets.positions import ravel_rows
 from klover.targets.target import Target
@@ -34,7 +35,7 @@ def weighted_draws(target: Target, start: Any, generator: Generator) -> Weighted
     """
     draws, weight = _convert(target, start, generator)
     x = _flatten(target, draws)
-    weight = np.ones(len(x)) if weight is None else np.asarray(weight, float)
+    weight = np.ones(len(x)) if weight is None else np.asarray(as_numbers("the weights of start", weight), float)
     if weight.shape != (len(x),) or not (np.isfinite(weight).all() and (weight >= 0).all() and weight.sum() > 0):
         raise ValueError(
             f"the weights of start must be {len(x)} numbers, 0 or more, one for each draw, got an array of shape "
@@ -66,7 +67,10 @@ def _has(*names: str) -> Predicate:
 
 
 def _is_like_example(target: Target, start: Any) -> bool:
-    return jax.tree.structure(start) == jax.tree.structure(target.unravel(target.start))
+    try:
+        return jax.tree.structure(start) == jax.tree.structure(target.unravel(target.start))
+    except ValueError:
+        return False  # JAX cannot sort the names of some dictionaries
 
 
 def _is_pytree_of_arrays(target: Target, start: Any) -> bool:
@@ -156,7 +160,8 @@ def _unconstrained(target: Target, values: dict[str, Any]) -> PyTree:
 def _flatten(target: Target, draws: PyTree) -> Float[np.ndarray, "draw dim"]:
     """Return draws as a matrix, and refuse what is not two or more finite points of the target."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(draws)]
-    if any(leaf.dtype.kind not in "fiu" for leaf in leaves) or len({leaf.shape[0] for leaf in leaves}) != 1:
+    lengths = {leaf.shape[:1] for leaf in leaves}
+    if any(leaf.dtype.kind not in "fiu" for leaf in leaves) or len(lengths) != 1 or lengths <= {(), (0,)}:
         shapes = ", ".join(f"{leaf.dtype} of shape {leaf.shape}" for leaf in leaves)
         raise ValueError(f"start must hold arrays of numbers with one leading axis of draws, got {shapes}.")
     x = np.asarray(ravel_rows(leaves), float)

@@ -16,7 +16,18 @@ import numpy as np
 from jax.core import Tracer
 
 from klover.base.arrays import exact_products
-from klover.base.checks import as_key, check_count, check_finite, check_points
+from klover.base.checks import (
+    as_key,
+    as_numbers,
+    check_count,
+    check_finite,
+    check_function,
+    check_instance,
+    check_names,
+    check_points,
+    check_result,
+    note,
+)
 from klover.base.jaxpr import ClosedJaxpr, Jaxpr, evaluate_jaxpr, largest_array, prune, signature
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree
 from klover.targets.check import TargetCheck, find_problems
@@ -94,16 +105,21 @@ class Target:
         box: tuple[PyTree, PyTree] | None = None,
         model_info: ModelInfo | None = None,
     ):
-        if not callable(logdensity):
-            raise TypeError(f"logdensity must be a function of a position, got a {type(logdensity).__name__}.")
+        check_function("logdensity", logdensity, "one position")
+        if constrain is not None:
+            check_function("constrain", constrain, "one position")
+        if model_info is not None:
+            check_instance("model_info", model_info, ModelInfo, "It is for adapters: leave it out.")
         check_finite("example", example, "Pass a pytree of finite numbers shaped like one position.")
         start, unravel = flatten(example)
         density, value = _trace("logdensity", _without_jit(logdensity), unravel, start)
         _check_scalar(value)
         reading, read = _trace("constrain", constrain or _identity, unravel, start)
+        if not jax.tree.leaves(read):
+            raise ValueError(f"constrain must return the quantities that people read, got {read}.")
         made = tuple(names_of(read))
-        if names is not None and len(names) != len(made):
-            raise ValueError(f"names must hold {len(made)} names, one for each number read, got {len(names)}.")
+        if names is not None:
+            check_names("names", names, len(made))
         corners = None if box is None else _flat_box(box, start)
         self._arrays = _Arrays(start, tuple(density.consts), tuple(reading.consts), corners)
         self._program = _Program(
@@ -120,6 +136,7 @@ class Target:
 
     def remade_by(self, maker: Callable[..., "Target"], *arguments: Any, **options: Any) -> "Target":
         """Return the target, which pickle will make again by calling ``maker``."""
+        check_function("maker", maker, "the arguments that follow", arguments, options)
         self._recipe = Recipe(maker, arguments, options)
         return self
 
@@ -177,22 +194,26 @@ class Target:
 
     def log_prob(self, x: Float[AnyArray, "*draw dim"]) -> Float[jax.Array, "*draw"]:
         """Log density at one flat point of shape (d,) or at points of shape (S, d), as the user's function gives it."""
-        check_points("x", x, self.dim)
-        points = jnp.asarray(x, self.start.dtype)
+        points = jnp.asarray(check_points("x", x, self.dim), self.start.dtype)
         single = lambda point: evaluate_jaxpr(self._program.density, self._arrays.density, point)[0]  # noqa: E731
         return single(points) if points.ndim == 1 else jax.vmap(single)(points)
 
     def coordinate_name(self, index: int) -> str:
         """Name one coordinate of the flat, unconstrained point."""
+        index = check_count("index", index, 0, maximum=self.dim - 1)
         return names_of(self.unravel(self.start))[index]
 
     def unravel(self, x: Float[AnyArray, "*draw dim"]) -> PyTree:
         """Turn flat points into (unconstrained) positions, whose arrays have the leading axes of x."""
-        return self._program.unravel(x)
+        points = as_numbers("x", x)
+        if points.ndim == 0 or points.shape[-1] != self.dim:
+            raise ValueError(f"x must hold points of {self.dim} numbers on its last axis, got shape {points.shape}.")
+        return self._program.unravel(points)
 
     def position(self, x: Float[AnyArray, " dim"]) -> PyTree:
         """Turn one flat point into the constrained position that a person reads."""
-        return self.unravel(x) if self._program.constrain is None else _position(self, x)
+        point = check_points("x", x, self.dim, (1,))
+        return self.unravel(point) if self._program.constrain is None else _position(self, point)
 
     def positions(self, x: Float[AnyArray, "draw dim"]) -> PyTree:
         """Turn flat points into constrained positions, whose arrays have a leading axis of draws.
@@ -201,7 +222,7 @@ class Target:
         """
         if isinstance(x, Tracer):
             return jax.vmap(self.position)(x)
-        points = np.asarray(x, self.start.dtype)
+        points = np.asarray(check_points("x", x, self.dim, (2,)), self.start.dtype)
         if self._program.constrain is None:
             return self.unravel(points)
         size = min(BLOCK, max(LARGEST_INTERMEDIATE // largest_array(self._program.constrain), 1))
@@ -211,7 +232,8 @@ class Target:
 
     def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw value"]:
         """Turn flat points into constrained positions, each raveled in the order of ``names``."""
-        return x if self._program.constrain is None else ravel_rows(self.positions(x))
+        points = check_points("x", x, self.dim, (2,))
+        return points if self._program.constrain is None else ravel_rows(self.positions(points))
 
     def check(self, key: KeyLike, num_points: int = 100) -> TargetCheck:
         """Look for what is wrong with the density, before time is spent on it.
@@ -261,8 +283,10 @@ def _trace(
 ) -> tuple[ClosedJaxpr, PyTree]:
     """Trace a function of a position as one of the flat point; return it with the shapes of its result."""
     try:
-        with exact_products():
-            closed, shapes = jax.make_jaxpr(lambda x: function(unravel(x)), return_shape=True)(start)
+        with exact_products(), note(f"{name} failed at the example, in the shape of which it gets its argument."):
+            closed, shapes = jax.make_jaxpr(lambda x: check_result(name, function(unravel(x))), return_shape=True)(
+                start
+            )
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         error.add_note(
             f"{name} could not be traced by JAX: write it with jax.numpy, without conversions to NumPy or to Python "
@@ -286,6 +310,8 @@ def _flat_box(
     """Flatten the corners of a box; one number stands for all coordinates."""
     if not (isinstance(box, tuple | list) and len(box) == 2):
         raise ValueError(f"box must be a pair (lower, upper), got {box!r}.")
+    for corner in box:
+        check_finite("box", corner, "Pass pytrees shaped like the example, or one number for each corner.")
     lower, upper = (
         np.full_like(start, corner) if isinstance(corner, int | float) else flatten(corner)[0] for corner in box
     )

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base import optional
-from klover.base.checks import check_count
+from klover.base.checks import as_numbers, check_count, check_flag, check_function
 from klover.base.shapes import AnyArray, Float
 from klover.targets.adapters.host import Failures, HostModelInfo, Points, in_words, make_logdensity
 from klover.targets.bounds import Corners, reach
 from klover.targets.target import Target
 
+MOST_JOBS = 1024
 Errors = list[tuple[int, Exception]]
 
 
@@ -67,11 +68,13 @@ def from_callback(
     options = {"grad": grad, "vectorized": vectorized, "bounds": bounds, "names": names, "throw": throw}
     options |= {"num_jobs": num_jobs, "start": start}
     dim = check_count("dim", dim, 1)
-    if check_count("num_jobs", num_jobs, 1) > 1:
+    if check_count("num_jobs", num_jobs, 1, maximum=MOST_JOBS) > 1:
         optional.joblib()
+    for name, flag in {"vectorized": vectorized, "throw": throw}.items():
+        check_flag(name, flag)
     for name, function in {"logdensity": logdensity, "grad": grad}.items():
-        if not (callable(function) or (name == "grad" and function is None)):
-            raise TypeError(f"{name} must be a function of NumPy arrays, got a {type(function).__name__}.")
+        if name == "logdensity" or function is not None:
+            check_function(name, function, "NumPy arrays")
     interval, is_free = _Interval.parse(bounds, dim), bounds is None
     begin = interval.parse_start(start)
     failures = Failures(throw)
@@ -120,7 +123,8 @@ class _Caller:
             raise ValueError(
                 f"{self.name} must return real numbers of shape {expected} for an argument of shape {given.shape}, got "
                 f"{found.dtype} of shape {found.shape}."
-                + ("" if self.vectorized else " Pass vectorized=True if it takes many points at once.")
+                f" Pass vectorized={not self.vectorized} if it takes "
+                + ("one point at a time." if self.vectorized else "many points at once.")
             )
 
     def spread(self, points: Points) -> np.ndarray:
@@ -203,7 +207,7 @@ class _Interval:
         """Return the start on the real line; its origin if there is none."""
         if start is None:
             return np.zeros(self.lower.shape)
-        point = np.asarray(start, float)
+        point = np.asarray(as_numbers("start", start), float)
         if point.shape != self.lower.shape or not ((self.lower < point) & (point < self.upper)).all():
             raise ValueError(
                 f"start must be a point of {len(self.lower)} numbers strictly inside the bounds, got {start!r}."

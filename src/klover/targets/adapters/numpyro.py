@@ -19,6 +19,7 @@ import numpy as np
 from jax.core import Tracer
 
 from klover.base import optional
+from klover.base.checks import check_function, note
 from klover.targets.bounds import Corners, reach
 from klover.targets.model_info import ModelInfo
 from klover.targets.positions import flatten
@@ -45,8 +46,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
         If the model subsamples, has sites without a prior, or discrete sites that cannot be summed out.
     """
     handlers, infer = (optional.load(f"numpyro.{name}", NEED, "numpyro") for name in ("handlers", "infer.util"))
-    if not callable(model):
-        raise TypeError(f"model must be a function with NumPyro's primitives, got a {type(model).__name__}.")
+    check_function("model", model, "the arguments that follow, with NumPyro's primitives", args, kwargs)
     given, model = model, handlers.reparam(model, config=_flat_prior)
     sites = _inspect(model, args, kwargs)
 
@@ -112,7 +112,8 @@ def _run_abstractly(model: Callable, args: tuple, kwargs: dict, mode: Callable) 
             found.append(_read(handlers.trace(seeded).get_trace(*args, **kwargs)))
 
     try:
-        jax.eval_shape(run, 0)
+        with note("model failed when it was run with NumPyro's primitives on the arguments given."):
+            jax.eval_shape(run, 0)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         error.add_note("model could not be traced by JAX: write it with jax.numpy, without branches on values.")
         raise

@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from klover.base.checks import as_numbers, check_path
 from klover.base.shapes import Float, Point
 from klover.targets.adapters.host import Failures, HostModelInfo, Points, make_logdensity, on_host
 from klover.targets.adapters.stan_program import CompiledModel, compile_program, translate
@@ -68,10 +69,16 @@ def from_stan(program: Any, data: dict[str, Any] | str | os.PathLike | None = No
 
 def _read_data(data: Any) -> dict[str, Any]:
     if isinstance(data, str | os.PathLike):
-        data = json.loads(Path(data).read_text())
+        path = check_path("data", data, is_read=True)
+        try:
+            data = json.loads(Path(path).read_text())
+        except ValueError as error:
+            raise ValueError(f"data must be a dict of arrays or a path to a JSON file, got {path}: {error}.") from error
     if not isinstance(data, dict | None):
         raise TypeError(f"data must be a dict of arrays or a path to a JSON file, got a {type(data).__name__}.")
-    return {name: np.asarray(value) for name, value in (data or {}).items()}
+    if not all(isinstance(name, str) for name in data or {}):
+        raise TypeError(f"data must be a dict by the names of Stan's variables, got the names {list(data or {})}.")
+    return {name: np.asarray(as_numbers(f"data[{name!r}]", value)) for name, value in (data or {}).items()}
 
 
 class _BridgeStan:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from klover.base import optional
+from klover.base.checks import check_path
 from klover.base.shapes import Float
 from klover.targets.adapters.host import Failures, Points
 
@@ -36,7 +37,7 @@ def translate(program: str | os.PathLike) -> tuple[str, list[str]]:
     """Translate Stan code, or a file, to C++; return it with the parameters that have no prior, as stanc judges."""
     package = Path(str(optional.httpstan().__file__)).parent
     is_code = isinstance(program, str) and ("{" in program or "\n" in program)
-    path = Path("program.stan" if is_code else program)
+    path = Path("program.stan" if is_code else check_path("program", program, is_read=True))
     code = str(program) if is_code else path.read_text()
     # Two libraries in one process should not have classes of one name.
     name = f"klover_{hashlib.sha256(code.encode()).hexdigest()[:12]}"
