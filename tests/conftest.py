@@ -1,4 +1,8 @@
+import collections
+import dataclasses
+import functools
 import importlib
+import inspect
 import itertools
 import os
 import zlib
@@ -7,8 +11,9 @@ from pathlib import Path
 
 import hypothesis
 import jax
+import jaxtyping
 import pytest
-from jaxtyping import Array, Key, install_import_hook
+from jaxtyping import Array, Key
 
 # Most of the time goes into compiling programs that run once. The older emitters take half of it; jax 0.12 has the new
 # ones alone, and refuses flags that it does not know.
@@ -22,8 +27,38 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_enable_x64", True)
 
+NUM_CHECKED = 100
+calls = collections.Counter()
+check_all = jaxtyping.jaxtyped
+
+
+def check(function=None, **options):
+    """Check the shapes and types of a function's first calls in each test: loops repeat theirs by the thousand.
+
+    What has no annotations is left alone, above all functions inside of others: they are made anew at every call, and
+    what checks them would be as well.
+    """
+    if function is None:
+        return functools.partial(check, **options)
+    if inspect.isclass(function):
+        if dataclasses.is_dataclass(function):
+            function.__init__ = check(function.__init__, **options)
+        return function
+    if not function.__annotations__:
+        return function
+    checked = check_all(function, **options)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        calls[function] += 1
+        return (checked if calls[function] <= NUM_CHECKED else function)(*args, **kwargs)
+
+    return call
+
+
 # A module imported before the hook would go unchecked, so nothing here imports klover.
-install_import_hook("klover", "beartype.beartype")
+jaxtyping.jaxtyped = check
+jaxtyping.install_import_hook("klover", "beartype.beartype")
 
 # Under `make test`, which installs every extra, a library that cannot be imported is an error and no reason to skip.
 if os.environ.get("KLOVER_REQUIRE_EXTRAS") == "1":
@@ -40,6 +75,11 @@ def getkey(request: pytest.FixtureRequest) -> Callable[[], Key[Array, ""]]:
     key = jax.random.key(zlib.crc32(request.node.nodeid.encode()))
     count = itertools.count()
     return lambda: jax.random.fold_in(key, next(count))
+
+
+@pytest.fixture(autouse=True)
+def _check_afresh():
+    calls.clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

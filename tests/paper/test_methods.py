@@ -17,22 +17,41 @@ pytestmark = needs("blackjax")
 QUICK = methods.Choices(num_steps=20, num_draws_per_step=10)
 
 
-@pytest.fixture(autouse=True)
-def _few_draws(monkeypatch):
-    monkeypatch.setattr(methods, "NUM_DRAWS", 500)
-    monkeypatch.setattr(methods, "NUM_CHAIN_DRAWS", 200)
-    monkeypatch.setattr(methods, "NUM_REFINED_DRAWS", 2000)
+KEYS = jax.random.split(jax.random.key(0), 2)
+SMALL = {
+    "NUM_DRAWS": 500,
+    "NUM_CHAIN_DRAWS": 200,
+    "NUM_REFINED_DRAWS": 2000,
+    # Each round of chains on the remainder is compiled on its own: one is enough.
+    "BOOSTED": methods.BOOSTED | {"fkl-hmc": ("reverse", 2, dataclasses.replace(methods.THREE, max_components=2))},
+    # As all tests do.
+    "FAST_COMPILATION": {"xla_backend_optimization_level": 0},
+}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SMALL.items():
+            patch.setattr(methods, name, value)
+        yield
+
+
+@functools.cache
 def problem():
     return problems.load("blr", "power", (1, 2))
 
 
+@functools.cache
+def solved(method):
+    """Solve both splits once for all tests: most of the time goes into compilation."""
+    return methods.solve(method, KEYS, problem(), QUICK)
+
+
 # Two components are the program of three; NUTS has a test of its own.
 @pytest.mark.parametrize("method", [name for name in methods.METHODS if name not in ("nuts", "rkl-vb2", "fkl-vb2")])
-def test_every_method_scores_every_split(getkey, problem, method):
-    scores, seconds = methods.solve(method, jax.random.split(getkey(), 2), problem, QUICK)
+def test_every_method_scores_every_split(method):
+    scores, seconds = solved(method)
     assert np.isfinite(scores["log_of_mean"]).all()
     assert np.isfinite(scores["mean_of_logs"]).all()
     # Jensen: the mean of logs is never larger.
@@ -41,12 +60,13 @@ def test_every_method_scores_every_split(getkey, problem, method):
     assert np.all(scores["ess"] > 0)
 
 
+# These have nothing to tune on a regression: quick choices are all choices.
 @pytest.mark.parametrize(
     ("method", "name"), [("fkl-em", "log_of_mean_is"), ("refine", "log_of_mean_is"), ("hmc", "log_of_mean")]
 )
-def test_right_methods_meet_the_exact_sampler(getkey, problem, method, name):
-    scores, _ = methods.solve(method, jax.random.split(getkey(), 2), problem, methods.Choices())
-    for which, number in enumerate(problem.splits):
+def test_right_methods_meet_the_exact_sampler(method, name):
+    scores, _ = solved(method)
+    for which, number in enumerate(problem().splits):
         split = datasets.split(datasets.load("power"), number)
         draws = gibbs.sample_linear_regression(np.random.default_rng(0), split, 2000)
         x = np.column_stack([np.log(draws["alpha"]), np.log(draws["tau"]), draws["w"]])
@@ -55,10 +75,9 @@ def test_right_methods_meet_the_exact_sampler(getkey, problem, method, name):
         assert scores[name][which] == pytest.approx(float(exact["log_of_mean"][0]), abs=0.003)
 
 
-def test_a_batch_gives_what_each_split_gives_alone(getkey, problem):
-    keys = jax.random.split(getkey(), 2)
-    together, _ = methods.solve("rkl-vb2", keys, problem, QUICK)
-    alone, _ = methods.solve("rkl-vb2", keys[1:], problems.load("blr", "power", (2,)), QUICK)
+def test_a_batch_gives_what_each_split_gives_alone():
+    together, _ = solved("rkl-vb3")
+    alone, _ = methods.solve("rkl-vb3", KEYS[1:], problems.load("blr", "power", (2,)), QUICK)
     assert together["log_of_mean"][1] == pytest.approx(float(alone["log_of_mean"][0]), rel=1e-6)
 
 

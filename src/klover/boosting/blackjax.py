@@ -50,7 +50,7 @@ def vi_algorithm(
     >>> from klover.boosting.settings import Settings
     >>> settings = Settings(max_components=2, family=klover.Family("student"), fitter="em", newcomer="gain")
     >>> algorithm = klover.vi_algorithm(lambda x: -0.5 * jnp.sum(x**2), settings)
-    >>> state = algorithm.init(jnp.zeros(2), jax.random.key(0))
+    >>> state = jax.jit(algorithm.init)(jnp.zeros(2), jax.random.key(0))
     >>> state, info = jax.jit(algorithm.step)(jax.random.key(1), state)
     >>> algorithm.sample(jax.random.key(2), state, 5).shape
     (5, 2)
