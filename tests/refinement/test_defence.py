@@ -140,7 +140,7 @@ def test_some_final_draws_are_a_little_wider_in_more_dimensions(dim):
 
 @pytest.mark.parametrize(("num_stale", "num_blended"), [(0, 1), (1, 1), (2, 3), (9, 3)])
 def test_fits_that_differ_by_chance_are_mixed_in_equal_parts(num_stale, num_blended):
-    dim = 21
+    dim = 31
     state = make_state(dim, pool=pooled(dim), is_done=True, num_stale=num_stale, was_hard=True)
     last = state.pool.proposals[-num_blended:]
     expected = mixed(dim, *((1 / num_blended, proposal) for proposal in last))

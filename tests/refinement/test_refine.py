@@ -159,7 +159,10 @@ def test_a_constant_changes_the_evidence_and_nothing_else(make, budget, toleranc
     scale = plain.draws.x.std(0)
     for shift, moved in zip(SHIFTS[1:], others, strict=True):
         assert moved.verdict.status is plain.verdict.status
-        assert moved.num_evaluations == plain.num_evaluations
+        # A climb of the last search, which draws nothing of the answer, may end a step earlier by rounding.
+        searched = plain.verdict.searched
+        num_climbs = 0 if searched is None else searched.num_climbs
+        assert abs(moved.num_evaluations - plain.num_evaluations) <= num_climbs
         np.testing.assert_array_equal(moved.history["num_components"], plain.history["num_components"])
         np.testing.assert_allclose(moved.draws.x / scale, plain.draws.x / scale, rtol=0, atol=tolerance)
         for leaf, same in zip(jax.tree.leaves(moved.mixture), jax.tree.leaves(plain.mixture), strict=True):

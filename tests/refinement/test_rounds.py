@@ -14,7 +14,7 @@ from klover.mixtures.algebra import mixture_of
 from klover.refinement import rounds
 from klover.refinement.defence import next_proposal
 from klover.refinement.pool import Pool
-from klover.refinement.rounds import take_round
+from klover.refinement.rounds import MOST_SHRINKAGES, SHRINKAGE, take_round
 from klover.refinement.start import from_target
 from klover.refinement.state import Context, Stage, State
 from klover.sampling.hamiltonian import Particles
@@ -218,9 +218,24 @@ def test_values_that_are_no_numbers_are_counted_after_the_first_round():
 
 def test_a_target_without_support_is_hopeless():
     context = make_context(Target(lambda x: jnp.where(x[0] > 1e6, 0.0, -jnp.inf), jnp.zeros(2)))
-    state = take_round(context, at(one_component()))
+    state = at(one_component())
+    for _ in range(MOST_SHRINKAGES - 1):
+        narrower = take_round(context, state)
+        assert not narrower.is_done
+        width, before = (np.sqrt(each.mixture.components.spread.variance()) for each in (narrower, state))
+        np.testing.assert_allclose(width, SHRINKAGE * before)
+        state = narrower
+    state = take_round(context, state)
     assert state.is_done
     assert state.history[-1].ess_share == 0
+
+
+def test_a_support_that_is_smaller_than_the_first_draws_is_found():
+    context = make_context(Target(lambda x: jnp.where(jnp.all(jnp.abs(x) < 1e-3), 0.0, -jnp.inf), jnp.zeros(2)))
+    state = at(one_component())
+    for _ in range(6):
+        state = take_round(context, state)
+    assert state.history[-1].ess_share > 0
 
 
 def test_a_mixture_without_end_is_hopeless():

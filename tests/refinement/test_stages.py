@@ -51,7 +51,7 @@ STALE = {"best_ess": 0.95, "num_stale": 1}
         (TEMPER, {}, 2, FAIR, (POOL, Look.NONE, False)),
         (TEMPER, HARD, 2, FAIR, (EXPLORE, Look.EXPLORE, False)),
         (TEMPER, HARD, 20, FAIR, (EXPLORE, Look.EXPLORE, False)),
-        (TEMPER, HARD, 21, FAIR, (POOL, Look.NONE, False)),
+        (TEMPER, HARD, 31, FAIR, (POOL, Look.NONE, False)),
         (TEMPER, {}, 2, POOR, (TEMPER, Look.NONE, False)),
         (TEMPER, STALE, 2, POOR, (DESCEND, Look.DESCEND, False)),
         (TEMPER, STALE, 128, POOR, (DESCEND, Look.DESCEND, False)),
@@ -63,12 +63,12 @@ STALE = {"best_ess": 0.95, "num_stale": 1}
         # descend: once
         (DESCEND, HARD, 2, POOR, (EXPLORE, Look.EXPLORE, False)),
         (DESCEND, HARD, 20, GOOD, (EXPLORE, Look.EXPLORE, True)),
-        (DESCEND, HARD, 21, POOR, (POOL, Look.NONE, False)),
-        (DESCEND, HARD, 21, GOOD, (POOL, Look.LAST, True)),
+        (DESCEND, HARD, 31, POOR, (POOL, Look.NONE, False)),
+        (DESCEND, HARD, 31, GOOD, (POOL, Look.LAST, True)),
         # pool
         (POOL, {}, 2, GOOD, (POOL, Look.LAST, True)),
         (POOL, HARD, 20, GOOD, (POOL, Look.LONG_LAST, True)),
-        (POOL, HARD, 21, GOOD, (POOL, Look.LAST, True)),
+        (POOL, HARD, 31, GOOD, (POOL, Look.LAST, True)),
         (POOL, {}, 2, FAIR, (POOL, Look.NONE, False)),
         (POOL, STALE, 2, POOR, (POOL, Look.NONE, False)),
         (POOL, {}, 2, measure(0.0), (POOL, Look.NONE, False)),
@@ -104,8 +104,8 @@ def test_draws_are_effective_enough_for_the_parameters_of_a_component(dim):
         (POOL, 2, True, 0.49, 0.59, False),
         (POOL, 2, True, 0.51, 0.61, False),
         (POOL, 20, True, 0.06, 0.59, False),
-        (POOL, 21, True, 0.06, 0.59, True),
-        (POOL, 21, True, 0.04, 0.59, False),
+        (POOL, 31, True, 0.06, 0.59, True),
+        (POOL, 31, True, 0.04, 0.59, False),
         (EXPLORE, 2, False, 0.66, 0.39, True),
         (EXPLORE, 2, False, 0.64, 0.39, False),
         (EXPLORE, 2, True, 0.06, 0.59, True),
@@ -143,12 +143,12 @@ STUCK = {"num_stale": 2}
         (make_plan(POOL, **STOP), make_info(2.9), 2, (True, POOL)),
         (make_plan(POOL, **STOP), make_info(3.1), 2, (False, EXPLORE)),
         (make_plan(POOL, **STOP), make_info(3.1), 20, (False, EXPLORE)),
-        (make_plan(POOL, **STOP), make_info(3.1), 21, (False, POOL)),
+        (make_plan(POOL, **STOP), make_info(3.1), 31, (False, POOL)),
         (make_plan(POOL, **STOP), make_info(-5.0), 2, (True, POOL)),
         (make_plan(POOL), make_info(), 2, (False, POOL)),
         # Rounds no longer get better.
         (make_plan(POOL, **STUCK), make_info(), 2, (False, EXPLORE)),
-        (make_plan(POOL, **STUCK), make_info(), 21, (False, POOL)),
+        (make_plan(POOL, **STUCK), make_info(), 31, (False, POOL)),
         (make_plan(POOL, num_stale=1), make_info(), 2, (False, POOL)),
         (make_plan(POOL, num_stale=1), make_info(pareto_k=0.71), 2, (False, EXPLORE)),
         (make_plan(POOL, num_stale=1), make_info(pareto_k=0.69), 2, (False, POOL)),
@@ -252,7 +252,7 @@ def test_a_look_sends_nobody_back(measured, known, dim, history):
     assert not is_done or stage is plan.stage
 
 
-@given(measured=MEASUREMENTS, known=STATES, dim=st.integers(21, 300), history=INFOS)
+@given(measured=MEASUREMENTS, known=STATES, dim=st.integers(31, 300), history=INFOS)
 @many_examples
 def test_many_dimensions_are_not_explored(measured, known, dim, history):
     state = make_state(**known)

@@ -44,7 +44,7 @@ from klover.verdict.status import Status
 INTERRUPTED = "interrupted"
 RETRIED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.DOMINATED, Status.UNSTABLE_EVIDENCE)
 """What further rounds may cure, with the final draws in the pool."""
-ESCALATED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS)
+ESCALATED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.UNFINISHED)
 """Where importance sampling has failed, and particles may not."""
 
 
@@ -154,7 +154,7 @@ def refine(
         evaluator.close_reserve()
         state = go_on(context, state, case)
     draws = case.draws
-    if cause is None and verdict.status in ESCALATED and evaluator.has_gradient and not context.is_explored:
+    if case.cause not in (SPENT, INTERRUPTED) and verdict.status in ESCALATED and context.can_escalate:
         draws, verdict = _escalate(key, context, state, case, verdict, shown)
     history = {
         field.name: np.asarray([getattr(info, field.name) for info in state.history])
@@ -267,7 +267,8 @@ def _goes_on(verdict: Verdict, context: Context, state: State) -> bool:
         return False
     if verdict.status is Status.UNCOVERED_MODE:
         return state.num_returns < tuning.missed.most_returns
-    return verdict.status in RETRIED and state.num_returns < tuning.missed.most_retries
+    has_particles = context.can_escalate and verdict.status in ESCALATED
+    return verdict.status in RETRIED and not has_particles and state.num_returns < tuning.missed.most_retries
 
 
 def _escalate(
@@ -286,7 +287,7 @@ def _escalate(
             shown.tell_temperature,
             context.tuning.islands,
         )
-        return carried, judge(dataclasses.replace(case, draws=carried, parts=()))
+        return carried, judge(dataclasses.replace(case, draws=carried, parts=(), cause=None))
     return case.draws, verdict
 
 

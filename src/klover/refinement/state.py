@@ -86,6 +86,11 @@ class Context:
         """Whether there are few enough dimensions to send particles out."""
         return self.dim <= self.tuning.rounds.explored_dim
 
+    @property
+    def can_escalate(self) -> bool:
+        """Whether particles may take over where weights fail (:mod:`klover.refinement.escalation`)."""
+        return self.evaluator.has_gradient and not self.is_explored
+
 
 @dataclasses.dataclass(frozen=True)
 class State:

@@ -24,6 +24,8 @@ from klover.targets.target import LARGEST_INTERMEDIATE, Target
 GRADIENT_BLOCKS = (32, 512)
 VALUE_BLOCK = 1024
 NUM_PRIOR_DRAWS = 256
+MANY = 2048
+"""Points from which on many at a time are worth another program."""
 SMALL_BLOCKS = (1, 32)
 """Further blocks where the budget is a time."""
 
@@ -83,6 +85,7 @@ class Evaluator:
         self._allowance = Allowance(check_budget(budget), reserve)
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
         self.seconds = self._seconds_outside = 0.0
+        self._num_of_many = 0
         self._began = time.perf_counter()
         limit = max(LARGEST_INTERMEDIATE // self.target.largest_intermediate, 1)
         # Where the clock counts and a filled block costs more than its points, some blocks have to be small.
@@ -231,8 +234,10 @@ class Evaluator:
         self.charge(len(x))
         began = time.perf_counter()
         x = np.asarray(x, self.target.start.dtype)
-        # Many points go in large blocks; few do not wait for a large block's compilation.
-        size = blocks[-1] if len(x) >= blocks[-1] else blocks[0]
+        # Many points go in large blocks; few, and the first some thousands, do not wait for a large block's compilation.
+        is_many = len(x) >= blocks[-1]
+        self._num_of_many += is_many * len(x)
+        size = blocks[-1] if is_many and self._num_of_many > MANY else blocks[0]
         parts = [self._run_block(program, x[start : start + size], size) for start in range(0, len(x), size)]
         self.seconds += time.perf_counter() - began
         return _joined(parts)

@@ -162,10 +162,12 @@ def noisy(case: Case) -> Doubt | None:
         x, log_p = (np.concatenate(pair) for pair in zip((x, log_p), case.earliest, strict=True))
     again = case.evaluator.values(x)
     resolution = float(np.finfo(case.evaluator.target.start.dtype).eps) ** 0.5
-    both = np.isfinite(again) & np.isfinite(log_p)
-    difference = np.abs(np.where(both, again - log_p, 0.0))
-    is_same = np.all(difference <= resolution * (1 + np.abs(np.where(both, log_p, 0.0))))
-    if is_same and np.array_equal(np.isfinite(again), np.isfinite(log_p)):
+    is_inside = np.isfinite(again)
+    both = is_inside & np.isfinite(log_p)
+    again, before = (np.where(both, values, 0.0) for values in (again, log_p))
+    difference = np.abs(again - before)
+    is_same = np.all(difference <= resolution * (1 + np.abs(before)))
+    if is_same and np.array_equal(is_inside, np.isfinite(log_p)):
         return None
     return Doubt(Status.NOISY, {"difference": float(difference.max()) if both.any() else np.inf})
 
