@@ -241,6 +241,7 @@ def test_settings_say_how_a_fit_was_made(refined, boosted):
         "num_draws": None,
         "budget": None,
         "family": "student",
+        "search": "auto",
         "integrand": None,
         "key": [0, 0],
     }

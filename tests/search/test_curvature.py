@@ -36,7 +36,7 @@ def test_precision_of_a_quadratic_is_exact(scale, shift):
     scale = np.asarray(scale)
     mean = shift * np.linspace(-1.0, 2.0, len(scale))
     target, matrix = quadratic_target(scale, mean)
-    hessian = precision(Evaluator(target), mean + scale)
+    hessian = precision(Evaluator(target).values_and_gradients, mean + scale)
     np.testing.assert_array_equal(hessian, hessian.T)
     # Points a thousandth of the scale apart are rounded to the last bit of the point itself.
     tolerance = 100 * np.finfo(float).eps * np.max(np.abs(mean + scale) / (1e-3 * scale))
@@ -49,7 +49,7 @@ def test_precision_is_the_negative_hessian_of_jax(seed):
     x = np.random.default_rng(seed).normal(size=3)
     expected = -HESSIAN(x)
     # Central differences with a step h are wrong by a sixth of h squared times the fourth derivatives.
-    np.testing.assert_allclose(precision(SMOOTH, x), expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(precision(SMOOTH.values_and_gradients, x), expected, atol=1e-5 * np.abs(expected).max())
 
 
 def smooth(x):
@@ -66,7 +66,7 @@ HESSIAN = jax.jit(jax.hessian(smooth))
 def test_precision_of_heavy_tails_of_any_scale(scale):
     # Far out the curvature is another one, so that the first guess of the steps will not do.
     target = Target(lambda x: -3.0 * jnp.log1p(jnp.sum((x / scale) ** 2) / 5), jnp.zeros(2))
-    hessian = precision(Evaluator(target), np.zeros(2)) * scale**2
+    hessian = precision(Evaluator(target).values_and_gradients, np.zeros(2)) * scale**2
     np.testing.assert_allclose(hessian, 1.2 * np.eye(2), rtol=1e-2, atol=1e-2)
 
 
@@ -131,9 +131,9 @@ def test_local_covariance_is_that_of_the_curvature():
     scale = np.array([1e-2, 1.0, 30.0])
     target, matrix = quadratic_target(scale, np.ones(3))
     evaluator, ceiling = Evaluator(target), np.full(3, 1e8)
-    full = local_covariance(evaluator, np.ones(3), ceiling, Search())
+    full = local_covariance(evaluator.values_and_gradients, np.ones(3), ceiling, Search())
     np.testing.assert_allclose(full / np.outer(scale, scale), np.linalg.inv(matrix) / np.outer(scale, scale), rtol=1e-6)
-    variances = local_covariance(evaluator, np.ones(3), np.array([1e8, 0.01, 1e8]), Search(full_dim=2))
+    variances = local_covariance(evaluator.values_and_gradients, np.ones(3), np.array([1e8, 0.01, 1e8]), Search(full_dim=2))
     expected = 1 / np.diagonal(matrix)
     np.testing.assert_allclose(variances, [expected[0], 0.01, expected[2]], rtol=1e-6)
     assert log_determinant(variances) == pytest.approx(np.log(variances).sum())
@@ -203,18 +203,18 @@ def test_log_volume_is_that_of_laplace(full_dim):
         (1e12, laplace),
         (1e3, -0.5 * np.linalg.slogdet((used + 1e-3 * np.eye(3)) / (2 * np.pi))[1]),
     ):
-        found = log_volume(Evaluator(target), np.ones(3), np.full(3, ceiling), Search(full_dim=full_dim))
+        found = log_volume(Evaluator(target).values_and_gradients, np.ones(3), np.full(3, ceiling), Search(full_dim=full_dim))
         assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_log_volume_of_a_spike_has_no_floor():
     spike = Target(lambda x: -0.5 * jnp.sum((x / np.array([1e-7, 1.0])) ** 2), jnp.zeros(2))
-    found = log_volume(Evaluator(spike), np.zeros(2), np.full(2, 25.0), Search())
+    found = log_volume(Evaluator(spike).values_and_gradients, np.zeros(2), np.full(2, 25.0), Search())
     # A coordinate of unit width, and a ceiling of 25, have the variance 25/26 together.
     assert found == pytest.approx(np.log(2 * np.pi) + np.log(1e-7) + 0.5 * np.log(25 / 26), abs=1e-3)
 
 
 def test_log_volume_of_a_flat_direction_is_that_of_the_ceiling():
     ridge = Target(lambda x: -0.5 * x[0] ** 2, jnp.zeros(2))
-    found = log_volume(Evaluator(ridge), np.zeros(2), np.full(2, 25.0), Search())
+    found = log_volume(Evaluator(ridge).values_and_gradients, np.zeros(2), np.full(2, 25.0), Search())
     assert found == pytest.approx(np.log(2 * np.pi) + np.log(5.0) + 0.5 * np.log(25 / 26), abs=1e-6)

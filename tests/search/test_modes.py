@@ -169,7 +169,7 @@ def test_newton_steps_end_on_the_top_whatever_the_scales(scale):
     scale, mean = np.asarray(scale), np.array([1.0, -2.0, 3.0])
     evaluator = Evaluator(quadratic_target(scale, mean))
     begin = mean + scale * np.array([3.0, -1.0, 2.0])
-    x, value = settle(evaluator, begin, float(evaluator.values(begin[None])[0]))
+    x, value = settle(evaluator.values_and_gradients, begin, float(evaluator.values(begin[None])[0]))
     # A step that promises less than a hundredth of a nat is not taken.
     assert -0.01 < value <= 1e-12
     assert value == pytest.approx(float(evaluator.values(x[None])[0]), abs=1e-12)
@@ -180,14 +180,14 @@ def test_newton_steps_never_go_down():
     evaluator = Evaluator(target)
     for begin in np.random.default_rng(0).normal(size=(10, 2)) * 2:
         value = float(evaluator.values(begin[None])[0])
-        x, settled = settle(evaluator, begin, value)
+        x, settled = settle(evaluator.values_and_gradients, begin, value)
         assert settled >= value
         assert settled == pytest.approx(float(evaluator.values(x[None])[0]), rel=1e-12)
 
 
 def test_newton_steps_from_the_top_stay_and_cost_one_hessian():
     evaluator = Evaluator(quadratic_target(np.ones(3), np.zeros(3)))
-    x, value = settle(evaluator, np.zeros(3), 0.0)
+    x, value = settle(evaluator.values_and_gradients, np.zeros(3), 0.0)
     np.testing.assert_array_equal(x, 0.0)
     assert value == 0.0
     assert evaluator.num_evaluations <= 1 + 2 * 2 * 3

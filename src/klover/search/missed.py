@@ -118,7 +118,21 @@ def find_missed(
     effort, tuning
         How hard to look, and the numbers of the engine.
     """
-    log_ratio, log_evidence = np.asarray(log_ratio), float(ratios.log_evidence(log_ratio)[0])
+    with evaluator.probing():
+        return _find(generator, evaluator, proposal, mixture, x, np.asarray(log_ratio), effort, tuning)
+
+
+def _find(
+    generator: np.random.Generator,
+    evaluator: Evaluator,
+    proposal: Mixture,
+    mixture: Mixture,
+    x: Float[AnyArray, "draw dim"],
+    log_ratio: Float[np.ndarray, " draw"],
+    effort: Effort,
+    tuning: Tuning,
+) -> tuple[list[Part], Searched]:
+    log_evidence = float(ratios.log_evidence(log_ratio)[0])
     heaviest = np.argsort(-log_ratio)[: min(effort.num_heavy, int(np.isfinite(log_ratio).sum()))]
     tops, values, searched = find_tops(generator, evaluator, mixture, np.asarray(x)[heaviest], effort, tuning)
     is_suspect = values - proposal.log_prob(tops) > log_evidence + np.log(tuning.missed.least_ratio)

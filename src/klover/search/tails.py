@@ -25,7 +25,8 @@ def endless_coordinate(
     dim = len(centre)
     steps = np.concatenate([np.diag(scale), -np.diag(scale)])
     points = centre + RADII[:, None, None] * steps
-    log_p = evaluator.values(np.concatenate([centre[None], points.reshape(-1, dim)]))
+    with evaluator.probing():
+        log_p = evaluator.values(np.concatenate([centre[None], points.reshape(-1, dim)]))
     log_mass = log_p[1:].reshape(len(RADII), 2 * dim) + np.log(RADII)[:, None]
     last = log_mass[-3:]
     with np.errstate(invalid="ignore"):

@@ -203,6 +203,15 @@ class Evaluator:
         with contextlib.suppress(Exception), jax.enable_x64(dtype == np.float64):
             _values.lower(self.target, shape).compile()
 
+    @contextlib.contextmanager
+    def probing(self) -> Iterator[None]:
+        """Do not count what is invalid meanwhile: searches go where no draw does, and densities may overflow there."""
+        counts = self.num_nan, self.num_infinite, self.num_raised
+        try:
+            yield
+        finally:
+            self.num_nan, self.num_infinite, self.num_raised = counts
+
     def prior_draws(self) -> Points:
         """Return draws of the model's prior, unconstrained; none where it has none that can be drawn from."""
         if self._prior_drawing.is_alive():
@@ -234,8 +243,8 @@ class Evaluator:
         self.charge(len(x))
         began = time.perf_counter()
         x = np.asarray(x, self.target.start.dtype)
-        # Many points go in large blocks; few, and the first some thousands, do not wait for a large block's compilation.
-        is_many = len(x) >= blocks[-1]
+        # Many points go in large blocks; few, and the first thousands, do not wait for a large block's compilation.
+        is_many = len(blocks) > 1 and len(x) >= blocks[-1]
         self._num_of_many += is_many * len(x)
         size = blocks[-1] if is_many and self._num_of_many > MANY else blocks[0]
         parts = [self._run_block(program, x[start : start + size], size) for start in range(0, len(x), size)]

@@ -234,7 +234,7 @@ def test_points_that_raise_are_not_a_number_and_the_first_is_named(vectorized):
     assert isinstance(failures.error, ArithmeticError)
 
 
-def test_refine_where_half_of_the_space_raises(getkey):
+def test_half_of_the_space_that_raises_may_hide_half_of_the_posterior(getkey):
     def half(x):
         if x[0] < 1.0:
             raise ArithmeticError("below the table")
@@ -242,14 +242,19 @@ def test_refine_where_half_of_the_space_raises(getkey):
 
     with pytest.warns(UserWarning, match="ArithmeticError: below the table"):
         fit = klover.refine(getkey(), from_callback(half, 1, start=[2.0]))
-    assert_right(fit, np.log(0.5))
-    assert "draws were NaN" in fit.verdict.reason
+    assert fit.verdict.status is klover.Status.NOT_A_NUMBER
+    assert "return -inf outside its support" in fit.verdict.remedy
 
 
-def test_refine_where_the_density_is_not_a_number(getkey):
-    target = from_callback(lambda x: np.where(x[:, 0] < 3.0, bell(x), np.nan), 2, vectorized=True)
-    assert_right(klover.refine(getkey(), target), stats.norm.logcdf(2.0))
+@pytest.mark.parametrize(("value", "is_trusted"), [(np.nan, False), (-np.inf, True)])
+def test_a_density_that_is_no_number_is_refused_and_one_that_is_zero_is_not(getkey, value, is_trusted):
+    target = from_callback(lambda x: np.where(x[:, 0] < 3.0, bell(x), value), 2, vectorized=True)
+    fit = klover.refine(getkey(), target)
     assert target.model_info.failures.num_raised == 0
+    assert fit.verdict.trusted is is_trusted
+    assert abs(fit.log_evidence - stats.norm.logcdf(2.0)) < 5 * fit.log_evidence_se
+    if not is_trusted:
+        assert fit.verdict.status is klover.Status.NOT_A_NUMBER
 
 
 def raise_beyond(x):
