@@ -133,7 +133,9 @@ def test_local_covariance_is_that_of_the_curvature():
     evaluator, ceiling = Evaluator(target), np.full(3, 1e8)
     full = local_covariance(evaluator.values_and_gradients, np.ones(3), ceiling, Search())
     np.testing.assert_allclose(full / np.outer(scale, scale), np.linalg.inv(matrix) / np.outer(scale, scale), rtol=1e-6)
-    variances = local_covariance(evaluator.values_and_gradients, np.ones(3), np.array([1e8, 0.01, 1e8]), Search(full_dim=2))
+    variances = local_covariance(
+        evaluator.values_and_gradients, np.ones(3), np.array([1e8, 0.01, 1e8]), Search(full_dim=2)
+    )
     expected = 1 / np.diagonal(matrix)
     np.testing.assert_allclose(variances, [expected[0], 0.01, expected[2]], rtol=1e-6)
     assert log_determinant(variances) == pytest.approx(np.log(variances).sum())
@@ -203,7 +205,9 @@ def test_log_volume_is_that_of_laplace(full_dim):
         (1e12, laplace),
         (1e3, -0.5 * np.linalg.slogdet((used + 1e-3 * np.eye(3)) / (2 * np.pi))[1]),
     ):
-        found = log_volume(Evaluator(target).values_and_gradients, np.ones(3), np.full(3, ceiling), Search(full_dim=full_dim))
+        found = log_volume(
+            Evaluator(target).values_and_gradients, np.ones(3), np.full(3, ceiling), Search(full_dim=full_dim)
+        )
         assert found == pytest.approx(expected, abs=1e-6)
 
 

@@ -350,7 +350,11 @@ def sizes_of_blocks(monkeypatch, evaluator, num):
 
 
 def test_blocks_are_few_and_of_few_sizes(monkeypatch):
-    seen, _ = sizes_of_blocks(monkeypatch, Evaluator(plain()), 1100)
+    evaluator = Evaluator(plain())
+    # The first many points do not wait for a large block's compilation, the next do.
+    seen, _ = sizes_of_blocks(monkeypatch, evaluator, 1100)
+    assert seen == [VALUE_BLOCK] * 2 + [32] * 35
+    seen, _ = sizes_of_blocks(monkeypatch, evaluator, 1100)
     assert seen == [VALUE_BLOCK] * 2 + [512] * 3
     seen, _ = sizes_of_blocks(monkeypatch, Evaluator(plain()), 80)
     assert seen == [VALUE_BLOCK] + [32] * 3
@@ -361,6 +365,7 @@ def test_blocks_shrink_with_the_largest_intermediate(monkeypatch, limit, blocks)
     target = Target(lambda x: -jnp.sum((x - jnp.arange(1000.0)[:, None]) ** 2), jnp.zeros(2))
     assert target.largest_intermediate == 2000
     monkeypatch.setattr(evaluator_module, "LARGEST_INTERMEDIATE", limit * 2000 + 100)
+    monkeypatch.setattr(evaluator_module, "MANY", 0)
     seen, gradient = sizes_of_blocks(monkeypatch, Evaluator(target), 2 * max(blocks))
     assert (max(seen), seen[-1]) == blocks
     np.testing.assert_allclose(gradient, np.sum(2 * np.arange(1000.0)) - 2000 * points(2 * max(blocks), 2), rtol=1e-10)
