@@ -30,7 +30,7 @@ check-format: .venv/.stamp-lint
 check-rules: .venv/.stamp-lint
 	$(BIN)/ruff check
 
-check-types: .venv/.stamp-lint
+check-types: .venv/.stamp-lint .venv/.stamp-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 check-layers: .venv/.stamp-lint

@@ -244,7 +244,7 @@ class Evaluator:
         began = time.perf_counter()
         x = np.asarray(x, self.target.start.dtype)
         # Many points go in large blocks; few, and the first thousands, do not wait for a large block's compilation.
-        is_many = len(blocks) > 1 and len(x) >= blocks[-1]
+        is_many = len(x) >= blocks[-1] > blocks[0]
         self._num_of_many += is_many * len(x)
         size = blocks[-1] if is_many and self._num_of_many > MANY else blocks[0]
         parts = [self._run_block(program, x[start : start + size], size) for start in range(0, len(x), size)]
