@@ -138,6 +138,7 @@ def refine(
     given = None if start is None else read_given(target, start, generator)
     evaluator = Evaluator(target, budget, frugality.reserve(budget, num_draws, tuning))
     evaluator.measure_pace()
+    evaluator.draw_prior_ahead()
     tuning = frugality.shrink(tuning, evaluator.num_affordable)
     most = max_components or most_components(target.dim, tuning.rounds)
     context = Context(generator, evaluator, most, parsed, tuning)

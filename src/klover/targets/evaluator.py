@@ -95,13 +95,12 @@ class Evaluator:
         self._gradient_blocks = _up_to(limit, *small[:1], *GRADIENT_BLOCKS)
         self._ready: set[tuple[Callable, int]] = set()
         self.has_gradient = _is_differentiable(self.target, self._gradient_blocks[0])
-        self._prior = np.zeros((0, self.target.dim))
+        self._prior: Points | None = None
         self._compilation = threading.Thread(target=self._compile_values, daemon=True)
-        self._prior_drawing = threading.Thread(target=self._draw_prior, daemon=True)
+        # Not a daemon: a process that ends must not cut off what is being compiled.
+        self._prior_drawing = threading.Thread(target=self._draw_prior)
         if self.has_gradient:
             self._compilation.start()
-            if getattr(self.target.model_info, "prior", None) is not None:
-                self._prior_drawing.start()
 
     @property
     def elapsed(self) -> float:
@@ -216,14 +215,22 @@ class Evaluator:
         """Return draws of the model's prior, unconstrained; none where it has none that can be drawn from."""
         if self._prior_drawing.is_alive():
             self._prior_drawing.join()
+        elif self._prior is None:
+            self._draw_prior()
+        assert self._prior is not None
         return self._prior
 
+    def draw_prior_ahead(self) -> None:
+        """Draw from the prior while other work is done; the search needs it last."""
+        if getattr(self.target.model_info, "prior", None) is not None:
+            self._prior_drawing.start()
+
     def _draw_prior(self) -> None:
-        """Draw from the prior while the search, which comes to need it last, does its work."""
-        info, dtype = self.target.model_info, self.target.start.dtype
-        assert info is not None
-        assert info.prior is not None
-        self._compilation.join()
+        self._prior, info, dtype = np.zeros((0, self.target.dim)), self.target.model_info, self.target.start.dtype
+        if info is None or info.prior is None:
+            return
+        if self._compilation.is_alive():
+            self._compilation.join()
         # A model whose prior cannot be drawn from has none for the search.
         with contextlib.suppress(Exception), jax.enable_x64(dtype == np.float64):
             keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
