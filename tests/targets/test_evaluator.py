@@ -198,7 +198,8 @@ def test_a_slow_target_is_stopped_between_points(gradient):
     np.testing.assert_allclose(value, -0.5 * np.sum(points(100, 2)[: len(value)] ** 2, axis=1))
     assert 2 <= len(value) < 20
     assert evaluator.num_evaluations == len(calls) == 1 + len(value)
-    assert evaluator.elapsed < 0.4 + 0.02 + 0.05
+    # One evaluation more, and a busy machine wakes a sleeper late.
+    assert evaluator.elapsed < 0.4 + 0.02 + 0.2
 
 
 def test_blocks_grow_where_many_points_take_no_longer_than_one():
