@@ -45,10 +45,17 @@ class Simulation:
 
 def simulate(model: Callable, seed: int) -> Simulation:
     """Draw parameters from the prior, and data from the parameters."""
-    sites = handlers.trace(handlers.seed(model, jax.random.key(seed))).get_trace()
-    values = {name: np.asarray(site["value"]) for name, site in sites.items() if site["type"] != "plate"}
-    drawn = {name: value for name, value in values.items() if name not in HIDDEN}
-    return Simulation(model, drawn, [name for name in drawn if sites[name]["type"] == "sample"], values["y"])
+    kinds = {}
+
+    @jax.jit  # one program: run by itself, every operation of the model would be compiled for its shapes
+    def draw(key):
+        sites = handlers.trace(handlers.seed(model, key)).get_trace()
+        kinds.update({name: site["type"] for name, site in sites.items() if site["type"] != "plate"})
+        return {name: sites[name]["value"] for name in kinds}
+
+    values = {name: np.asarray(value) for name, value in draw(jax.random.key(seed)).items()}
+    drawn = {name: values[name] for name in kinds if name not in HIDDEN}
+    return Simulation(model, drawn, [name for name in drawn if kinds[name] == "sample"], values["y"])
 
 
 def log_densities(simulation: Simulation, values: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from benchmarks import processes
 
-CASES_PER_CACHE = 40
+CASES_PER_CACHE = 15
 """Cases after which a worker forgets what it has compiled, so that its memory stays bounded."""
 PATIENCE, GRACE = 6.0, 60.0
 """A worker is killed after this many times the limit, and so many seconds for its start and the making of a case."""
