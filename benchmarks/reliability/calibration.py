@@ -19,6 +19,8 @@ KINDS = ("parameter", "prediction", "log_likelihood", "log_joint")
 """A parameter chosen by chance, a quantity computed from the parameters, and two that depend on the data."""
 NUM_BINS, NUM_SIMULATIONS, LEVEL = 20, 1000, 0.95
 LEVELS = (0.5, 0.9)
+SHARES = np.arange(1, NUM_RANKED + 1) / (NUM_RANKED + 1)
+"""Of uniform ranks up to each value but the last."""
 
 Lines = Sequence[dict]
 
@@ -39,27 +41,31 @@ def ranks_of(lines: Lines, kind: str) -> np.ndarray:
 
 
 def uniformity(ranks: np.ndarray) -> tuple[float, float]:
-    """Return the p-value of a χ² test, and whether (as a share of the band's width) the distribution function leaves
-    its band: above 1 it does.
-    """
+    """Return the p-values of a χ² test, and of how far the distribution function goes from the uniform one."""
     counts = np.histogram(ranks, bins=np.linspace(0, NUM_RANKED + 1, NUM_BINS + 1))[0]
-    lower, upper = band(len(ranks))
-    cumulative = np.cumsum(np.bincount(ranks, minlength=NUM_RANKED + 1))[:-1]
-    middle = len(ranks) * np.arange(1, NUM_RANKED + 1) / (NUM_RANKED + 1)
-    reach = np.where(cumulative > middle, upper - middle, middle - lower)
-    return float(stats.chisquare(counts).pvalue), float(np.max(np.abs(cumulative - middle) / np.maximum(reach, 0.5)))
+    found = _smallest(np.cumsum(np.bincount(ranks, minlength=NUM_RANKED + 1))[:-1], len(ranks))
+    is_farther = _simulated(len(ranks)) <= found * (1 + 1e-9)
+    return float(stats.chisquare(counts).pvalue), float((1 + is_farther.sum()) / (1 + NUM_SIMULATIONS))
 
 
 @functools.lru_cache
 def band(num: int) -> tuple[np.ndarray, np.ndarray]:
     """Return simultaneous limits of the number of ranks up to each value but the last, for ``num`` uniform ranks."""
-    share = np.arange(1, NUM_RANKED + 1) / (NUM_RANKED + 1)
+    level = np.quantile(_simulated(num), 1 - LEVEL)
+    return stats.binom.ppf(level / 2, num, SHARES), stats.binom.isf(level / 2, num, SHARES)
+
+
+@functools.lru_cache
+def _simulated(num: int) -> np.ndarray:
+    """Return the smallest pointwise p-values of many samples of uniform ranks."""
     draws = np.random.default_rng(0).multinomial(num, np.full(NUM_RANKED + 1, 1 / (NUM_RANKED + 1)), NUM_SIMULATIONS)
-    counts = np.cumsum(draws, axis=1)[:, :-1]
-    below, above = stats.binom.cdf(counts, num, share), stats.binom.sf(counts - 1, num, share)
-    smallest = 2 * np.minimum(below, above).min(1)
-    level = np.quantile(smallest, 1 - LEVEL)
-    return stats.binom.ppf(level / 2, num, share), stats.binom.isf(level / 2, num, share)
+    return _smallest(np.cumsum(draws, axis=1)[:, :-1], num)
+
+
+def _smallest(cumulative: np.ndarray, num: int) -> np.ndarray:
+    """Return the smallest of the two-sided binomial p-values of counts (..., value) of ranks up to each value."""
+    below, above = stats.binom.cdf(cumulative, num, SHARES), stats.binom.sf(cumulative - 1, num, SHARES)
+    return 2 * np.minimum(below, above).min(-1)
 
 
 def rank_text(lines: Lines) -> str:
@@ -67,16 +73,16 @@ def rank_text(lines: Lines) -> str:
     lines = [line for line in lines if line.get("ranks")]
     if not lines:
         return ""
-    rows = [f"ranks of {len(lines)} fits, one a fit and kind (χ² of {NUM_BINS} bins; band of 95 %: above 1 is outside)"]
+    rows = [f"ranks of {len(lines)} fits, one a fit and kind: p-values of χ² ({NUM_BINS} bins) and of the ECDF"]
     for kind in KINDS:
         ranks = ranks_of(lines, kind)
-        p_value, reach = uniformity(ranks)
-        rows.append(f"  {kind:<15} {len(ranks):5d} ranks, χ² p = {p_value:.3f}, band {reach:.2f}")
-    rows.append("  by family, parameter and log joint density (band; a family in ten may be outside by chance):")
+        by_bins, by_function = uniformity(ranks)
+        rows.append(f"  {kind:<15} {len(ranks):5d} ranks, χ² p = {by_bins:.3f}, ECDF p = {by_function:.3f}")
+    rows.append("  by family, ECDF p of a parameter and of the log joint density:")
     for family in sorted({line["family"] for line in lines}):
         own = [line for line in lines if line["family"] == family]
-        reaches = [uniformity(ranks_of(own, kind))[1] for kind in ("parameter", "log_joint")]
-        rows.append(f"    {family:<24} {len(own):5d} fits, {reaches[0]:.2f}, {reaches[1]:.2f}")
+        by_function = [uniformity(ranks_of(own, kind))[1] for kind in ("parameter", "log_joint")]
+        rows.append(f"    {family:<24} {len(own):5d} fits, {by_function[0]:.3f}, {by_function[1]:.3f}")
     return "\n".join([*rows, *coverage(lines)])
 
 

@@ -95,8 +95,9 @@ def ranks(lines: Lines):
     figure, axes = plt.subplots(2, len(calibration.KINDS), figsize=(9.6, 4.2), sharey="row", layout="constrained")
     for column, kind in zip(axes.T, calibration.KINDS, strict=True):
         values = calibration.ranks_of(chosen, kind)
-        p_value = calibration.uniformity(values)[0]
-        column[0].set_title(f"{kind.replace('_', ' ')} (χ² p = {p_value:.2g})", fontsize=9)
+        by_bins, by_function = calibration.uniformity(values)
+        column[0].set_title(f"{kind.replace('_', ' ')}: χ² p = {by_bins:.2g}", fontsize=9)
+        column[1].set_title(f"ECDF p = {by_function:.2g}", fontsize=9)
         _histogram(column[0], values)
         _difference(column[1], values)
     axes[0, 0].set_ylabel(f"fits of {len(chosen)}")
@@ -116,7 +117,7 @@ def _histogram(axis, values: np.ndarray) -> None:
 
 def _difference(axis, values: np.ndarray) -> None:
     """Draw the empirical distribution function less the uniform one, with its simultaneous band."""
-    share = np.arange(1, NUM_RANKED + 1) / (NUM_RANKED + 1)
+    share = calibration.SHARES
     lower, upper = (limit / len(values) - share for limit in calibration.band(len(values)))
     cumulative = np.cumsum(np.bincount(values, minlength=NUM_RANKED + 1))[:-1] / len(values)
     axis.fill_between(share, lower, upper, color="#dddddd", step="mid", linewidth=0)

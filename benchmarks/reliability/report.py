@@ -72,6 +72,8 @@ def totals(lines: Lines, title: str) -> str:
 def reasons(lines: Lines) -> str:
     """Count why answers were refused."""
     counts = collections.Counter(line["status"] for line in of(lines, REFUSED))
+    if not counts:
+        return ""
     return "\n".join(["refused because:", *(f"  {count:5d} {name}" for name, count in counts.most_common())])
 
 
