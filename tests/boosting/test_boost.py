@@ -142,7 +142,9 @@ def test_one_student_component_covers_the_paper_regression(getkey):
 
 
 def half_space(value):
-    return klover.Target(lambda x: jnp.where(x[0] > 0, -0.5 * jnp.sum(x**2), value), jnp.ones(2))
+    # An array is an argument of the compiled program, so that both values run the same one.
+    outside = jnp.asarray(value)
+    return klover.Target(lambda x: jnp.where(x[0] > 0, -0.5 * jnp.sum(x**2), outside), jnp.ones(2))
 
 
 @pytest.mark.parametrize("value", [-jnp.inf, jnp.nan])

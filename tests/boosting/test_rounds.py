@@ -90,8 +90,8 @@ def test_batched_equals_looped_over_keys_and_data():
         state, info = rounds.init(key, target, settings, "forward")
         return rounds.grow(key, state, info, target, settings, 1, 2)
 
-    batched = jax.jit(jax.vmap(run))(keys, offsets)
-    looped = [jax.jit(run)(key, offset) for key, offset in zip(keys, offsets, strict=True)]
+    batched, alone = jax.jit(jax.vmap(run))(keys, offsets), jax.jit(run)
+    looped = [alone(key, offset) for key, offset in zip(keys, offsets, strict=True)]
     for index, single in enumerate(looped):
         for leaf, expected in zip(jax.tree.leaves(batched), jax.tree.leaves(single), strict=True):
             np.testing.assert_allclose(leaf[index], expected, rtol=1e-6, atol=1e-8)
