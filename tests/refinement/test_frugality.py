@@ -10,6 +10,7 @@ import pytest
 import klover
 from klover.refinement import frugality
 from klover.targets.adapters.callback import from_callback
+from klover.targets.evaluator import COUNTS, Evaluator
 from klover.tuning import Tuning
 from klover.verdict.status import Status
 
@@ -109,3 +110,18 @@ def test_a_search_that_takes_too_much_is_given_up(getkey):
     fit = klover.refine(getkey(), target, budget=300)
     assert 270 <= fit.num_evaluations <= 300
     assert len(fit.history["round"]) > 0
+
+
+@pytest.mark.parametrize(("num_spent", "is_possible"), [(700, True), (701, False)])
+def test_evaluations_must_be_left_to_go_on_after_an_answer(num_spent, is_possible):
+    evaluator = Evaluator(TARGETS["normal"], 1000, 100)
+    evaluator.charge(num_spent)
+    assert frugality.can_go_on(evaluator) is is_possible
+    assert frugality.can_go_on(Evaluator(TARGETS["normal"], None, 100))
+
+
+@pytest.mark.parametrize(("elapsed", "is_possible"), [(1100.0, True), (1300.0, False)])
+def test_a_time_must_be_left_to_go_on_after_an_answer(elapsed, is_possible):
+    evaluator = Evaluator(TARGETS["normal"], datetime.timedelta(hours=1))
+    evaluator.set_counts(dict.fromkeys(COUNTS, 0) | {"elapsed": elapsed})
+    assert frugality.can_go_on(evaluator) is is_possible

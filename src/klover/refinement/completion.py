@@ -122,7 +122,7 @@ def go_on(context: Context, state: State, case: Case) -> State:
     state = dataclasses.replace(state, pool=pool, is_done=False)
     if case.parts:
         return add_parts(context, state, case.parts, float(draws.log_evidence))
-    mixture = grow(context.generator, state.mixture, pool.sample(), context.rules)
+    mixture = grow(context.generator, state.mixture, pool.thinned(context.generator, context.num_fitted), context.rules)
     return dataclasses.replace(state, mixture=mixture, best_ess=0.0, num_stale=0, num_returns=state.num_returns + 1)
 
 

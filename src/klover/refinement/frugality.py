@@ -10,6 +10,7 @@ from klover.base.arrays import BLOCK
 from klover.mixtures.mixture import Mixture
 from klover.refinement.state import Context, State
 from klover.targets.budget import Budget
+from klover.targets.evaluator import Evaluator
 from klover.tuning import Tuning
 
 EVALUATIONS_OF_START = 64
@@ -20,6 +21,8 @@ EVALUATIONS_OF_MISSED = 24
 """Of the last search, for each start on a rung: twelve rungs, and as many again for the climbs."""
 FEWEST_TO_GO_ON = 3
 """Times the reserve that must be left for the work to go on after an answer."""
+LONGER_TO_GO_ON = 2.0
+"""Times what has passed that must be left of a time: a fit to all draws looks at no clock."""
 MOST_NUMBERS = 2**25
 """Numbers that the final draws may hold: 256 MiB."""
 OPTIMISM = 16
@@ -55,6 +58,14 @@ def shrink(tuning: Tuning, num: int | None) -> Tuning:
         search=dataclasses.replace(search, num_starts=starts),
         rounds=dataclasses.replace(rounds, first_draws=draws),
     )
+
+
+def can_go_on(evaluator: Evaluator) -> bool:
+    """Whether enough of the budget is left to go on after an answer."""
+    affordable, seconds = evaluator.num_affordable, evaluator.seconds_left
+    if seconds is not None and seconds < LONGER_TO_GO_ON * evaluator.elapsed:
+        return False
+    return affordable is None or affordable >= FEWEST_TO_GO_ON * evaluator.reserve
 
 
 def num_final_draws(context: Context, state: State, proposal: Mixture, is_spent: bool) -> int:

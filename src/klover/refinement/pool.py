@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from klover.base.arrays import logsumexp
+from klover.base.arrays import even_comb, logsumexp
 from klover.base.shapes import Float
 from klover.fitting.sample import Sample
 from klover.importance.ratios import effective_sample_size, log_evidence, temper, truncate
@@ -74,3 +74,9 @@ class Pool:
         """Return the draws in the support with such weights."""
         weight, inside = self.weight(fewest), np.isfinite(self.log_p)
         return Sample(self.x[inside], weight[inside], log_p=self.log_p[inside])
+
+    def thinned(self, generator: np.random.Generator, num: int, fewest: float = 0.0) -> Sample:
+        """Return fewer draws of :meth:`sample`, chosen by an unbiased comb: those that hardly count cost as much."""
+        sample = self.sample(fewest)
+        index, count = np.unique(even_comb(generator, sample.weight, num), return_counts=True)
+        return Sample(sample.x[index], count / count.sum(), log_p=np.asarray(sample.log_p)[index])

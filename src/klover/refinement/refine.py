@@ -263,8 +263,8 @@ def _answer(
 
 def _goes_on(verdict: Verdict, context: Context, state: State) -> bool:
     """Whether what speaks against an answer can be mended by more rounds, and these can be paid for."""
-    tuning, affordable = context.tuning, context.evaluator.num_affordable
-    if affordable is not None and affordable < frugality.FEWEST_TO_GO_ON * context.evaluator.reserve:
+    tuning = context.tuning
+    if not frugality.can_go_on(context.evaluator):
         return False
     if verdict.status is Status.UNCOVERED_MODE:
         return state.num_returns < tuning.missed.most_returns

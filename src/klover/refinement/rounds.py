@@ -10,12 +10,10 @@ import dataclasses
 
 import numpy as np
 
-from klover.base.arrays import even_comb
 from klover.fitting.growth import grow
-from klover.fitting.sample import Sample, equal
-from klover.fitting.splits import num_parameters
+from klover.fitting.sample import equal
 from klover.importance import psis
-from klover.importance.ratios import effective_sample_size, log_evidence
+from klover.importance.ratios import effective_sample_size, kish, log_evidence
 from klover.mixtures.algebra import inflate
 from klover.refinement.completion import look_before_exploring
 from klover.refinement.defence import next_proposal
@@ -98,13 +96,10 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
     """Fit the mixture to the pool, and to the particles where there are any."""
     rounds = context.tuning.rounds
     is_tempered = state.stage is Stage.TEMPER
-    sample = state.pool.sample(rounds.tempered_draws * (context.dim + 1) if is_tempered else 0.0)
-    ess = sample.ess
-    # Draws that hardly count cost as much as the others: a comb leaves most of them out, and is unbiased.
-    num = max(rounds.fitted_draws, int(rounds.fitted_per_parameter * num_parameters(context.dim)))
-    index, count = np.unique(even_comb(context.generator, sample.weight, num), return_counts=True)
-    sample = Sample(sample.x[index], count / count.sum(), log_p=np.asarray(sample.log_p)[index])
+    fewest = rounds.tempered_draws * (context.dim + 1) if is_tempered else 0.0
+    sample = state.pool.thinned(context.generator, context.num_fitted, fewest)
     if particles is not None:
+        ess = kish(state.pool.weight(fewest))
         groups = (particles, *state.archive)
         x, log_p = (np.concatenate([getattr(group, name) for group in groups]) for name in ("x", "log_p"))
         share = max(len(x) / (len(x) + ess), context.tuning.exploration.particle_share)

@@ -6,6 +6,7 @@ import enum
 import numpy as np
 
 from klover.fitting.growth import Rules
+from klover.fitting.splits import num_parameters
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement.pool import Pool
@@ -75,6 +76,12 @@ class Context:
     def rules(self) -> Rules:
         """How mixtures may grow."""
         return Rules(self.max_components, self.family.is_df_fitted, self.tuning.growth)
+
+    @property
+    def num_fitted(self) -> int:
+        """Draws that a mixture is fitted to; a comb leaves out the rest."""
+        rounds = self.tuning.rounds
+        return max(rounds.fitted_draws, int(rounds.fitted_per_parameter * num_parameters(self.dim)))
 
     @property
     def region(self) -> Region:

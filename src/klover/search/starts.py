@@ -1,7 +1,7 @@
 """Where a search for missed parts of the target begins: rungs of starts, further and further from what is known.
 
 A missed mode is nearly always narrower than the one that was found, and is seen from inside its basin alone. For one
-Gaussian found and one missed, 4 to 20 standard deviations away in any direction, starts of Normals that are 2 to 14
+Gaussian found and one missed, 4 to 20 standard deviations away in any direction, starts of Normals that are 2 to 12
 times as wide as the found one fall into the basin most often, in 2 to 30 dimensions; a factor between two such rungs
 matters little. That is what the first six rungs are. Three have the covariance of the whole mixture, which lies along
 the modes that are known, and three know nothing but the example and the user's box. A model with a proper prior has one
