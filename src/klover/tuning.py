@@ -97,6 +97,8 @@ class Rounds:
         4096, "draws", "that are fitted to at the least; a comb leaves out the rest", "measured: speed"
     )
     fitted_per_parameter: int = number(16, "draws", "that are fitted to, for each parameter of a component", "guess")
+    unwarped: int = number(2, "rounds", "before a warp is tried where few draws are effective", "guess")
+    warped_ess: float = number(0.2, "share", "as fair, behind a warp", "guess")
     begun_ess: float = number(0.1, "share", "of effective draws from which on plain weights are fitted to", "guess")
     begun_pool: float = number(2.0, "draws", "the same, of the whole pool", "guess")
     tempered_draws: float = number(10.0, "draws", "effective for each dimension after tempering", "guess")
@@ -124,6 +126,7 @@ class Defence:
     share: float = number(0.1, "share", "of draws from inflated copies", "measured: bounds ESS at 92 %")
     df: float = number(4.0, "degrees", "tails of these copies", "measured: 5 leaves heavy weights on eight schools")
     length: float = number(6.0, "factor", "by which copies are stretched along their axis, on hard targets", "measured")
+    lead_width: float = number(2.5, "factor", "by which copies are wider along the leads of a warp", "guess")
     box_share: float = number(0.005, "share", "of draws over the box", "guess")
     frontier_share: float = number(0.15, "share", "of draws from the frontier of colder and hotter particles", "guess")
     widened_share: float = number(0.4, "share", "of final draws from slightly wider copies, d > 4", "measured: k̂")

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from helpers import correlated_covariance
+from klover.base.linalg import moments
 from klover.fitting import em, growth
 from klover.fitting.growth import Rules, fit, fit_best, grow, score
-from klover.fitting.sample import Sample, equal, moments
+from klover.fitting.sample import Sample, equal
 from klover.fitting.splits import num_parameters
 from klover.mixtures.algebra import join, take
 from klover.mixtures.components import Family

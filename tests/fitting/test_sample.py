@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from klover.fitting.sample import Sample, equal, moments
+from klover.base.linalg import moments
+from klover.fitting.sample import Sample, equal
 
 DIM = 2
 SEEDS = st.integers(0, 2**32 - 1)

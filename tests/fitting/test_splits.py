@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from helpers import correlated_covariance
+from klover.base.linalg import moments
 from klover.fitting import em
 from klover.fitting.growth import Rules, fit, score
-from klover.fitting.sample import Sample, equal, moments
+from klover.fitting.sample import Sample, equal
 from klover.fitting.splits import num_parameters, split, split_all
 from klover.mixtures.algebra import join
 from klover.mixtures.components import Family

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.arrays import BLOCK, namespace, over_blocks
-from klover.base.shapes import AnyArray, Float, Locations, PerComponent, Points
+from klover.base.shapes import AnyArray, Float, Locations, PerComponent, PerDraw, Point, Points
 
 SMALLEST_BLOCK = 128
 MOST_PRODUCTS = 2**18
@@ -128,3 +128,14 @@ def cholesky(covariance: Float[AnyArray, "... dim dim"]) -> Float[AnyArray, "...
     correlation = covariance / (scale[..., :, None] * scale[..., None, :])
     jitter = 10 * np.finfo(covariance.dtype).eps * xp.eye(covariance.shape[-1], dtype=covariance.dtype)
     return scale[..., :, None] * xp.linalg.cholesky(correlation + jitter)
+
+
+def moments(x: Points, weight: PerDraw) -> tuple[Point, Float[AnyArray, "dim dim"]]:
+    """Weighted mean and covariance, correlations shrunk as much as few effective draws make them uncertain."""
+    weight = weight / weight.sum()
+    mean = weight @ x
+    delta = x - mean
+    covariance = delta.T @ (weight[:, None] * delta)
+    noise = x.shape[1] * np.sum(weight**2)
+    shrinkage = noise / (1 + noise)
+    return mean, (1 - shrinkage) * covariance + (shrinkage + 1e-10) * np.diag(np.diagonal(covariance))

@@ -74,7 +74,7 @@ def grow(
     The draws have the log density of the target; the generator chooses those that are held out.
     """
     tuning = rules.tuning
-    train, test = _held_out(generator, sample, tuning.held_out)
+    train, test = held_out(generator, sample, tuning.held_out)
     pull, mixture = fit_best(mixture, train, test, rules)
     mixture = delete_useless(mixture, test)
     leader, best = (pull, mixture), score(mixture, test)
@@ -93,7 +93,7 @@ def grow(
     return mixture if np.isinf(pull) else fit(mixture, sample, rules, pull)
 
 
-def _held_out(generator: np.random.Generator, sample: Sample, share: float) -> tuple[Sample, Sample]:
+def held_out(generator: np.random.Generator, sample: Sample, share: float) -> tuple[Sample, Sample]:
     """Split draws into those that are fitted to and those that judge."""
     is_held = generator.uniform(size=len(sample)) < share
     # Of very few draws there may be none on one side.

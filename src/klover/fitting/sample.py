@@ -5,8 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 
-from klover.base.shapes import AnyArray, Float, PerDraw, Point, Points, record
+from klover.base.shapes import AnyArray, Float, record
 from klover.importance.ratios import kish
+from klover.warps.warp import Warp
 
 
 @record
@@ -36,6 +37,20 @@ class Sample:
         part = jax.tree.map(lambda leaf: leaf[chosen], self)
         return dataclasses.replace(part, weight=part.weight / part.weight.sum())
 
+    def in_base(self, warp: Warp | None) -> "Sample":
+        """Return the draws, and their log densities, in the coordinates behind a warp."""
+        if warp is None:
+            return self
+        z, log_det = warp.to_base(self.x)
+        return dataclasses.replace(self, x=z, log_p=None if self.log_p is None else self.log_p - log_det)
+
+    def from_base(self, warp: Warp | None) -> "Sample":
+        """Return draws in the coordinates behind a warp in those of the user."""
+        if warp is None:
+            return self
+        x, log_det = warp.from_base(self.x)
+        return dataclasses.replace(self, x=x, log_p=None if self.log_p is None else self.log_p - log_det)
+
     def join(self, other: "Sample", share: float) -> "Sample":
         """Put another sample beside this one, with a share of the weight."""
         both = jax.tree.map(lambda one, two: np.concatenate([one, two]), self, other)
@@ -45,14 +60,3 @@ class Sample:
 def equal(x: Float[np.ndarray, "draw dim"], log_p: Float[np.ndarray, " draw"]) -> Sample:
     """Return equally weighted draws."""
     return Sample(x, np.full(len(x), 1 / len(x)), log_p=log_p)
-
-
-def moments(x: Points, weight: PerDraw) -> tuple[Point, Float[AnyArray, "dim dim"]]:
-    """Weighted mean and covariance, correlations shrunk as much as few effective draws make them uncertain."""
-    weight = weight / weight.sum()
-    mean = weight @ x
-    delta = x - mean
-    covariance = delta.T @ (weight[:, None] * delta)
-    noise = x.shape[1] * np.sum(weight**2)
-    shrinkage = noise / (1 + noise)
-    return mean, (1 - shrinkage) * covariance + (shrinkage + 1e-10) * np.diag(np.diagonal(covariance))

@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from klover.base.arrays import logsumexp
-from klover.base.linalg import cholesky
+from klover.base.linalg import cholesky, moments
 from klover.base.shapes import AnyArray, PerDraw, Points
 from klover.fitting import em
-from klover.fitting.sample import Sample, moments
+from klover.fitting.sample import Sample
 from klover.importance.ratios import kish
 from klover.mixtures.components import Components
 from klover.mixtures.mixture import Mixture

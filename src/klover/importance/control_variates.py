@@ -15,7 +15,7 @@ where the stated ones are larger).
 from klover.base.arrays import logsumexp, namespace, over_blocks
 from klover.base.linalg import solve_positive
 from klover.base.shapes import PerDraw, Points
-from klover.mixtures.mixture import Mixture
+from klover.warps.warped import Proposal
 
 FEWEST_DRAWS = 20
 """A component with fewer expected draws than this is left out of the fit: it could only fit their noise."""
@@ -23,7 +23,7 @@ LARGEST_MEAN = 0.5
 """The true mean of c is 0: where its mean over the draws is larger than this, it is not used."""
 
 
-def control(mixture: Mixture, x: Points, log_q: PerDraw, log_p: PerDraw) -> PerDraw:
+def control(mixture: Proposal, x: Points, log_q: PerDraw, log_p: PerDraw) -> PerDraw:
     """Fit the control variate c at draws of a mixture; zero where it cannot be fitted."""
     xp = namespace(x, log_q, log_p, mixture.log_weights)
     num_draws = x.shape[0]

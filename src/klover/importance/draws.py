@@ -19,11 +19,11 @@ from klover.base.checks import as_floats, check_count, check_flag, check_functio
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, Points, PyTree, Scalar, record
 from klover.importance import control_variates, psis, ratios, resampling
 from klover.importance.ratios import LogRatio, MeanAndError
-from klover.mixtures.mixture import Mixture
 from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import TargetLike, as_target
 from klover.targets.positions import variables
 from klover.targets.target import Target, evaluate
+from klover.warps.warped import Proposal
 
 BLOCK = 256
 """Draws at which a function is computed at a time."""
@@ -208,7 +208,7 @@ def over_draws(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
 
 
 @jax.jit
-def weigh(target: Target, x: Points, log_q: LogRatio, proposal: Mixture | None = None) -> WeightedDraws:
+def weigh(target: Target, x: Points, log_q: LogRatio, proposal: Proposal | None = None) -> WeightedDraws:
     """Evaluate the target at draws of a proposal, and weight them; if that is a mixture, use its control variate."""
     log_p, num_nan, num_positive_infinite = evaluate(target, x)
     log_weight, pareto_k = psis.smooth(log_p - log_q)
@@ -217,7 +217,7 @@ def weigh(target: Target, x: Points, log_q: LogRatio, proposal: Mixture | None =
 
 
 def weigh_on_host(
-    generator: np.random.Generator, evaluator: Evaluator, proposal: Mixture, num_draws: int
+    generator: np.random.Generator, evaluator: Evaluator, proposal: Proposal, num_draws: int
 ) -> WeightedDraws:
     """Draw from a mixture of NumPy arrays, and weight the draws; nothing is compiled but the target.
 
@@ -235,13 +235,13 @@ def weigh_on_host(
     return WeightedDraws(x, log_p, log_q, log_weight, pareto_k, *invalid, evaluator.target, control=control)
 
 
-def sample_importance(key: KeyLike, target: TargetLike, proposal: Mixture, num_draws: int) -> WeightedDraws:
+def sample_importance(key: KeyLike, target: TargetLike, proposal: Proposal, num_draws: int) -> WeightedDraws:
     """Draw from a mixture and weight the draws with the whole mixture as denominator."""
     target = as_target(target)
     check_count("num_draws", num_draws, 2, "Standard errors need two draws at the least; 10,000 is a good number.")
     source = randomness(key, proposal.log_weights, target.start)
     if isinstance(source, np.random.Generator):
         return weigh_on_host(source, Evaluator(target), proposal, num_draws)
-    x, log_q = jax.jit(Mixture.sample_and_log_prob, static_argnums=2)(proposal, source, num_draws)
+    x, log_q = jax.jit(type(proposal).sample_and_log_prob, static_argnums=2)(proposal, source, num_draws)
     # What comes out of a compiled program may carry the front end of another target that shares it.
     return dataclasses.replace(weigh(target, x, log_q, proposal), target=target)

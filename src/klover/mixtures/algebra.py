@@ -71,6 +71,14 @@ def stretch(mixture: Mixture, factor: float, df: float) -> Mixture:
     return Mixture(long, log_weights - logsumexp(log_weights))
 
 
+def widen(mixture: Mixture, num: int, factor: float, df: float) -> Mixture:
+    """Return copies that are wider in the first ``num`` coordinates alone, with tails at least as heavy as asked."""
+    components = mixture.components
+    scale = np.where(np.arange(mixture.dim) < num, factor, 1.0)
+    spread = Full(cholesky(scale[:, None] * components.spread.covariance() * scale))
+    return Mixture(dataclasses.replace(components, spread=spread, df=_at_most(components, df)), mixture.log_weights)
+
+
 def mixture_of(
     family: Family,
     location: Locations,

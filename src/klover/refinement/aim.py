@@ -22,6 +22,7 @@ from klover.mixtures.mixture import Mixture
 from klover.refinement.state import Context, State
 from klover.targets.evaluator import BudgetExhausted
 from klover.targets.target import Target
+from klover.warps.warped import behind
 
 NUM_ROUNDS = 2
 
@@ -44,7 +45,7 @@ def check_integrand(target: Target, integrand: Any) -> None:
 def aim(
     context: Context, state: State, proposal: Mixture, integrand: Callable[[PyTree], Float[AnyArray, ""]]
 ) -> Mixture:
-    """Return a proposal of which half is fitted to :math:`|f-I|p`."""
+    """Return a proposal of which half is fitted to :math:`|f-I|p`, in the coordinates of the state's mixture."""
     target = context.evaluator.target
     evaluate = jax.jit(jax.vmap(lambda x: integrand(target.position(x))))
     aimed, pool = proposal, state.pool
@@ -56,11 +57,12 @@ def aim(
         if not inside.any():
             return proposal
         tilted = Sample(sample.x, weight, log_p=sample.log_p).where(inside)
-        fitted = grow(context.generator, state.mixture, tilted, context.rules)
+        fitted = grow(context.generator, state.mixture, tilted.in_base(state.warp), context.rules)
         aimed = join(proposal, fitted, 0.5)
-        x = aimed.draw(context.generator, context.tuning.rounds.fitted_draws)
+        outside = behind(aimed, state.warp)
+        x = outside.draw(context.generator, context.tuning.rounds.fitted_draws)
         try:
-            pool = pool.add(aimed, x, context.evaluator.values(x))
+            pool = pool.add(outside, x, context.evaluator.values(x))
         except BudgetExhausted:
             break
     return aimed

@@ -12,14 +12,16 @@ from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.results import codec
-from klover.results.integrity import check_mixture, check_numbers, expect, expect_array
+from klover.results.integrity import check_mixture, check_numbers, check_warp, expect, expect_array
 from klover.sampling.hamiltonian import Particles
 from klover.search.recall import Part
 from klover.targets.evaluator import COUNTS
+from klover.warps import warped
 
 VERSION = 1
 REMEDY = "delete it, and begin again."
 RECORDS = (Components, Diagonal, Full, LowRank, Mixture, Part, Particles, Pool, RoundInfo, Stage, State)
+RECORDS += warped.RECORDS
 
 
 def save(path: str | os.PathLike, context: Context, state: State, asked: dict[str, Any]) -> None:
@@ -83,6 +85,8 @@ def _check(description: dict[str, Any]) -> None:
         check_numbers(each)
     expect(all(isinstance(info, RoundInfo) for info in state.history), "history")
     expect(all(isinstance(each, int | float) for each in (*state.discovered, *state.most_invalid)), "state")
+    if state.warp is not None:
+        check_warp(state.warp, dim)
     for mixture in (state.mixture, state.broad, *([] if state.frontier is None else [state.frontier])):
         check_mixture(mixture, dim)
     for particles in (*state.frontier_particles, *state.archive):

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
+from klover.base.linalg import moments
 from klover.base.shapes import Float
 from klover.fitting.growth import grow
-from klover.fitting.sample import moments
 from klover.importance.ratios import log_evidence
 from klover.mixtures.algebra import inflate, join
 from klover.mixtures.mixture import Mixture
@@ -122,7 +122,8 @@ def go_on(context: Context, state: State, case: Case) -> State:
     state = dataclasses.replace(state, pool=pool, is_done=False)
     if case.parts:
         return add_parts(context, state, case.parts, float(draws.log_evidence))
-    mixture = grow(context.generator, state.mixture, pool.thinned(context.generator, context.num_fitted), context.rules)
+    sample = pool.thinned(context.generator, context.num_fitted).in_base(state.warp)
+    mixture = grow(context.generator, state.mixture, sample, context.rules)
     return dataclasses.replace(state, mixture=mixture, best_ess=0.0, num_stale=0, num_returns=state.num_returns + 1)
 
 

@@ -3,10 +3,11 @@
 import numpy as np
 
 from klover.fitting.splits import num_parameters
-from klover.mixtures.algebra import defensive_inflation, inflate, join, stretch
+from klover.mixtures.algebra import defensive_inflation, inflate, join, stretch, widen
 from klover.mixtures.mixture import Mixture
 from klover.refinement.state import Context, State
 from klover.tuning import Rounds
+from klover.warps.warped import is_behind, unwarped
 
 FEWEST_COMPONENTS, MOST_COMPONENTS, MOST_TILES = 4, 32, 64
 
@@ -27,7 +28,9 @@ def next_proposal(context: Context, state: State) -> Mixture:
         return state.mixture
     defence = context.tuning.defence
     copies = inflate(state.mixture, defensive_inflation(context.dim), defence.df)
-    if state.was_hard:
+    if state.warp is not None and state.warp.num_leads > 0:
+        copies = join(copies, widen(state.mixture, state.warp.num_leads, defence.lead_width, defence.df), 0.5)
+    elif state.was_hard:
         copies = join(copies, stretch(state.mixture, defence.length, defence.df), 0.5)
     proposal = join(state.mixture, copies, defence.share)
     if context.evaluator.target.box is not None:
@@ -47,7 +50,8 @@ def final_proposal(context: Context, state: State) -> Mixture:
         return next_proposal(context, state)
     defence, rounds = context.tuning.defence, context.tuning.rounds
     is_chance = not context.is_explored and state.num_stale >= rounds.patience
-    first, *others = state.pool.proposals[-defence.num_blended if is_chance else -1 :]
+    last = state.pool.proposals[-defence.num_blended if is_chance else -1 :]
+    first, *others = (unwarped(each) for each in last if is_behind(each, state.warp))
     for number, other in enumerate(others, 2):
         first = join(first, other, 1 / number)
     if state.was_hard or context.dim <= rounds.tiled_dim:

@@ -13,7 +13,8 @@ from klover.base.arrays import even_comb, logsumexp
 from klover.base.shapes import Float
 from klover.fitting.sample import Sample
 from klover.importance.ratios import effective_sample_size, log_evidence, temper, truncate
-from klover.mixtures.mixture import Mixture
+from klover.warps.warp import Warp
+from klover.warps.warped import Proposal, unwarped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Pool:
     x: Float[np.ndarray, "draw dim"]
     log_p: Float[np.ndarray, " draw"]
     log_q: Float[np.ndarray, "round draw"]
-    proposals: tuple[Mixture, ...]
+    proposals: tuple[Proposal, ...]
     sizes: tuple[int, ...]
 
     @classmethod
@@ -31,7 +32,7 @@ class Pool:
         """Return a pool without draws."""
         return cls(np.zeros((0, dim)), np.zeros(0), np.zeros((0, 0)), (), ())
 
-    def add(self, proposal: Mixture, x: Float[np.ndarray, "draw dim"], log_p: Float[np.ndarray, " draw"]) -> "Pool":
+    def add(self, proposal: Proposal, x: Float[np.ndarray, "draw dim"], log_p: Float[np.ndarray, " draw"]) -> "Pool":
         """Return the pool with the draws of one more round."""
         columns = np.reshape([old.log_prob(x) for old in self.proposals], (len(self.proposals), len(x)))
         everything = np.concatenate([self.x, x])
@@ -74,6 +75,17 @@ class Pool:
         """Return the draws in the support with such weights."""
         weight, inside = self.weight(fewest), np.isfinite(self.log_p)
         return Sample(self.x[inside], weight[inside], log_p=self.log_p[inside])
+
+    def in_base(self, warp: Warp | None) -> "Pool":
+        """Return the draws in the coordinates behind a warp, through which the last proposal was drawn from.
+
+        The proposals before it are left in the user's coordinates.
+        """
+        if warp is None:
+            return self
+        z, log_det = warp.to_base(self.x)
+        proposals = (*self.proposals[:-1], unwarped(self.proposals[-1]))
+        return Pool(z, self.log_p - log_det, self.log_q - log_det, proposals, self.sizes)
 
     def thinned(self, generator: np.random.Generator, num: int, fewest: float = 0.0) -> Sample:
         """Return fewer draws of :meth:`sample`, chosen by an unbiased comb: those that hardly count cost as much."""

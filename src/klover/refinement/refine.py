@@ -25,6 +25,7 @@ from klover.refinement import checkpoint as checkpoints
 from klover.refinement import frugality
 from klover.refinement.aim import aim, check_integrand
 from klover.refinement.completion import go_on, look_for_missed
+from klover.refinement.coordinates import in_base, in_user_coordinates
 from klover.refinement.defence import final_proposal, most_components
 from klover.refinement.pool import Pool
 from klover.refinement.progress import Progress
@@ -40,6 +41,7 @@ from klover.tuning import Tuning
 from klover.verdict.checks import NUM_REPEATED, SPENT, Case
 from klover.verdict.judge import Verdict, judge
 from klover.verdict.status import Status
+from klover.warps.warped import behind
 
 INTERRUPTED = "interrupted"
 RETRIED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.DOMINATED, Status.UNSTABLE_EVIDENCE)
@@ -227,9 +229,10 @@ def _answer(
     is_thorough: bool,
 ) -> Case:
     """Draw from the final proposal, search for what the draws miss, and put together what the verdict looks at."""
-    proposal, evaluator = final_proposal(context, state), context.evaluator
+    mixture, evaluator = final_proposal(context, state), context.evaluator
     if integrand is not None and cause is None:
-        proposal = aim(context, state, proposal, integrand)
+        mixture = aim(context, state, mixture, integrand)
+    proposal = behind(mixture, state.warp)
     evaluator.open_reserve()
     planned = num_draws or frugality.num_final_draws(context, state, proposal, cause == SPENT)
     draws = weigh_on_host(context.generator, evaluator, proposal, planned)
@@ -237,9 +240,9 @@ def _answer(
     parts, searched = (), None
     if cause is None and float(draws.ess) > 0:
         try:
-            parts, searched = look_for_missed(
-                context, state, proposal, np.asarray(draws.x), np.asarray(draws.log_ratio), is_thorough
-            )
+            with in_base(context, state) as inside:
+                x = np.asarray(draws.x) if state.warp is None else state.warp.to_base(np.asarray(draws.x))[0]
+                parts, searched = look_for_missed(context, inside, mixture, x, np.asarray(draws.log_ratio), is_thorough)
         except BudgetExhausted:
             cause = SPENT
     last = state.history[-1] if state.history else None
@@ -257,6 +260,7 @@ def _answer(
         cause,
         parts,
         searched,
+        state.warp,
         context.tuning,
     )
 
@@ -283,7 +287,7 @@ def _escalate(
         carried = escalate(
             jax.random.fold_in(key, 1),
             context.evaluator,
-            state.mixture,
+            in_user_coordinates(state),
             case.draws.pareto_k,
             shown.tell_temperature,
             context.tuning.islands,

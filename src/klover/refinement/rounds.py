@@ -12,16 +12,19 @@ import numpy as np
 
 from klover.fitting.growth import grow
 from klover.fitting.sample import equal
+from klover.fitting.warping import choose
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, kish, log_evidence
 from klover.mixtures.algebra import inflate
 from klover.refinement.completion import look_before_exploring
+from klover.refinement.coordinates import adopt, in_base
 from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
-from klover.refinement.stages import Measurement, conclude, decide
+from klover.refinement.stages import Look, Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.sampling.hamiltonian import Particles
 from klover.verdict.checks import widest
+from klover.warps.warped import behind
 
 SHRINKAGE, MOST_SHRINKAGES = 0.1, 8
 """Factor by which the first mixture becomes narrower where none of its draws lies in the support, and how often."""
@@ -36,7 +39,11 @@ def take_round(context: Context, state: State) -> State:
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale
     )
-    state, particles, drift = look_around(context, state, plan.look)
+    particles, drift = None, 0.0
+    if plan.look is not Look.NONE:
+        with in_base(context, state) as inside:
+            seen, particles, drift = look_around(context, inside, plan.look)
+        state = dataclasses.replace(seen, pool=state.pool)
     state = dataclasses.replace(state, history=(*state.history, _info(context, state, measured, drift)))
     is_good, stage = conclude(plan, state.history, state.discovered, context.dim, context.tuning)
     if not np.isfinite(state.pool.log_p).any() and len(state.history) < MOST_SHRINKAGES:
@@ -44,16 +51,18 @@ def take_round(context: Context, state: State) -> State:
     is_endless = widest(state.mixture)[1] > context.tuning.answer.largest_width
     is_hopeless = plan.is_beyond or is_endless or not np.isfinite(state.pool.log_p).any()
     if stage is Stage.EXPLORE and plan.stage is Stage.POOL:
-        completed = look_before_exploring(context, state)
-        if completed is not state:
-            return completed
+        with in_base(context, state) as inside:
+            completed = look_before_exploring(context, inside)
+        if completed is not inside:
+            return dataclasses.replace(completed, pool=state.pool)
     state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage)
     return state if state.is_done else _fit(context, state, particles)
 
 
 def _measure(context: Context, state: State) -> tuple[State, Measurement]:
     """Draw from the defended mixture, add the draws to the pool, and measure them."""
-    rounds, evaluator, proposal = context.tuning.rounds, context.evaluator, next_proposal(context, state)
+    rounds, evaluator = context.tuning.rounds, context.evaluator
+    proposal = behind(next_proposal(context, state), state.warp)
     most = min(rounds.most_draws, max(MOST_NUMBERS // context.dim, rounds.first_draws))
     num_draws = int(min(rounds.first_draws * rounds.draws_growth ** len(state.history), most))
     x = proposal.draw(context.generator, num_draws)
@@ -93,15 +102,21 @@ def _info(context: Context, state: State, measured: Measurement, drift: float) -
 
 
 def _fit(context: Context, state: State, particles: Particles | None) -> State:
-    """Fit the mixture to the pool, and to the particles where there are any."""
+    """Fit the mixture to the pool, and to the particles where there are any; behind a warp where that is worth it."""
     rounds = context.tuning.rounds
     is_tempered = state.stage is Stage.TEMPER
     fewest = rounds.tempered_draws * (context.dim + 1) if is_tempered else 0.0
-    sample = state.pool.thinned(context.generator, context.num_fitted, fewest)
+    last = state.history[-1]
+    is_tried = len(state.history) >= rounds.unwarped and last.ess_share < rounds.fair_ess
+    is_warped = (is_tried or state.warp is not None) and context.dim <= context.tuning.search.full_dim
+    sample = state.pool.thinned(context.generator, (1 + 3 * is_warped) * context.num_fitted, fewest)
     if particles is not None:
         ess = kish(state.pool.weight(fewest))
         groups = (particles, *state.archive)
         x, log_p = (np.concatenate([getattr(group, name) for group in groups]) for name in ("x", "log_p"))
         share = max(len(x) / (len(x) + ess), context.tuning.exploration.particle_share)
-        sample = sample.join(equal(x, log_p), share)
+        sample = sample.join(equal(x, log_p).from_base(state.warp), share)
+    if is_warped:
+        mixture, warp = choose(context.generator, context.family, state.mixture, state.warp, sample, context.rules)
+        return dataclasses.replace(adopt(state, warp), mixture=mixture)
     return dataclasses.replace(state, mixture=grow(context.generator, state.mixture, sample, context.rules))

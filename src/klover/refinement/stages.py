@@ -70,6 +70,7 @@ class Plan:
     could_stop: bool
     look: Look
     is_beyond: bool
+    is_warped: bool = False
 
 
 def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Plan:
@@ -79,7 +80,7 @@ def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Pla
     best_ess = max(state.best_ess, measured.ess_share)
     stage = _next_stage(measured, state, num_stale, dim, tuning)
     was_hard = state.was_hard or stage in (Stage.DESCEND, Stage.EXPLORE)
-    could_stop = _could_stop(measured, stage, num_stale, dim, tuning)
+    could_stop = _could_stop(measured, state, stage, num_stale, dim, tuning)
     is_beyond = stage is Stage.DESCEND and dim > tuning.search.full_dim
     look = Look.NONE
     if stage is Stage.DESCEND and not is_beyond:
@@ -87,8 +88,8 @@ def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Pla
     elif stage is Stage.EXPLORE:
         look = Look.EXPLORE
     elif stage is Stage.POOL and could_stop:
-        look = Look.LONG_LAST if was_hard and dim <= rounds.explored_dim else Look.LAST
-    return Plan(stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond)
+        look = Look.LONG_LAST if was_hard and state.warp is None and dim <= rounds.explored_dim else Look.LAST
+    return Plan(stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond, state.warp is not None)
 
 
 def conclude(
@@ -101,7 +102,9 @@ def conclude(
     is_doubtful = plan.was_hard or last.ess_share < rounds.fair_ess
     is_steady = not is_doubtful or _is_steady(plan.stage, history, discovered, tuning)
     patience = 1 if last.pareto_k > rounds.bad_pareto_k else rounds.patience
-    is_stuck = plan.num_stale >= patience and not plan.could_stop and plan.best_ess < rounds.good_ess
+    is_tried = len(history) >= rounds.unwarped + rounds.patience
+    enough = rounds.warped_ess if plan.is_warped else rounds.good_ess
+    is_stuck = is_tried and plan.num_stale >= patience and not plan.could_stop and plan.best_ess < enough
     goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
     return plan.could_stop and is_settled and is_steady, Stage.EXPLORE if goes_out else plan.stage
 
@@ -114,23 +117,22 @@ def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, t
     enough = num_parameters(dim)
     is_begun = measured.ess_share >= rounds.begun_ess or measured.pool_ess >= rounds.begun_pool * enough
     is_stalled = num_stale >= rounds.patience and measured.pool_ess < dim + 1
-    explore = Stage.EXPLORE if dim <= rounds.explored_dim else Stage.POOL
     transitions = (
         (Stage.BEGIN, is_begun, Stage.POOL),
         (Stage.BEGIN, True, Stage.TEMPER),
-        (Stage.TEMPER, is_begun and state.was_hard, explore),
         (Stage.TEMPER, is_begun, Stage.POOL),
         (Stage.TEMPER, is_stalled, Stage.DESCEND),
-        (Stage.DESCEND, True, explore),
+        (Stage.DESCEND, True, Stage.POOL),
     )
     return next((to for here, holds, to in transitions if here is stage and holds), stage)
 
 
-def _could_stop(measured: Measurement, stage: Stage, num_stale: int, dim: int, tuning: Tuning) -> bool:
+def _could_stop(measured: Measurement, state: State, stage: Stage, num_stale: int, dim: int, tuning: Tuning) -> bool:
     """Whether the weights look good, or no longer get better."""
     rounds, is_exploring = tuning.rounds, stage is Stage.EXPLORE
     goal = rounds.good_explored_ess if is_exploring else rounds.good_ess
-    least = rounds.least_ess if is_exploring or dim > rounds.explored_dim else rounds.fair_ess
+    fair = rounds.fair_ess if state.warp is None else rounds.warped_ess
+    least = rounds.least_ess if is_exploring or dim > rounds.explored_dim else fair
     is_good = measured.ess_share > goal and measured.pareto_k < rounds.good_pareto_k
     is_stale = num_stale >= rounds.patience and measured.ess_share > least
     return is_good or (is_stale and measured.pareto_k < rounds.fair_pareto_k)

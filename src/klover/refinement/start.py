@@ -8,11 +8,13 @@ import numpy as np
 
 from klover.base.arrays import even_comb
 from klover.base.checks import check_finite
+from klover.base.linalg import moments
 from klover.base.shapes import Float
 from klover.fitting.growth import grow
-from klover.fitting.sample import Sample, moments
+from klover.fitting.sample import Sample
 from klover.mixtures.algebra import box_variance, join, mixture_of
 from klover.mixtures.mixture import Mixture
+from klover.refinement.coordinates import adopt
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, State
 from klover.search.curvature import log_determinant
@@ -21,6 +23,7 @@ from klover.search.recall import Part
 from klover.targets.approximations import weighted_draws
 from klover.targets.budget import BudgetExhausted
 from klover.targets.target import Target
+from klover.warps.warped import Proposal, WarpedMixture, unwarped
 
 BOX_DF = 20.0
 REGION_WEIGHTS = (0.4, 0.4, 0.2)
@@ -108,17 +111,17 @@ class GivenDraws:
     log_weight: Float[np.ndarray, " draw"]
 
 
-def read_given(target: Target, start: Any, generator: np.random.Generator) -> Mixture | GivenDraws:
+def read_given(target: Target, start: Any, generator: np.random.Generator) -> Proposal | GivenDraws:
     """Read what the user has before any work begins, so that what is wrong with it shows at once."""
-    start = getattr(start, "mixture", start)
-    if not isinstance(start, Mixture):
+    start = start if isinstance(start, WarpedMixture) else getattr(start, "mixture", start)
+    if not isinstance(start, Mixture | WarpedMixture):
         x, weight = weighted_draws(target, start, generator)
         with np.errstate(divide="ignore"):
             return GivenDraws(x, np.log(weight))
     if start.dim != target.dim:
         raise ValueError(f"start must have the target's dimension, {target.dim}, got {start.dim}.")
-    parameters = start.components.location, start.components.spread
-    check_finite("start", parameters, "Pass a mixture with finite parameters.")
+    components = unwarped(start).components
+    check_finite("start", (components.location, components.spread), "Pass a mixture with finite parameters.")
     return start
 
 
@@ -129,7 +132,12 @@ def from_given(context: Context, start: Any) -> State:
     """
     given = read_given(context.evaluator.target, start, context.generator)
     state = from_target(context)
-    mixture = _on_host(context, given) if isinstance(given, Mixture) else _from_draws(context, given)
+    warp = jax.tree.map(np.asarray, given.warp) if isinstance(given, WarpedMixture) else None
+    if isinstance(given, GivenDraws):
+        mixture = _from_draws(context, given)
+    else:
+        mixture = _on_host(context, unwarped(given))
+    state = adopt(state, warp)
     return dataclasses.replace(state, mixture=join(state.mixture, mixture, context.tuning.start.given_share))
 
 

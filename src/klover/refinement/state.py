@@ -15,6 +15,7 @@ from klover.search.recall import Part
 from klover.search.region import Region
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Tuning
+from klover.warps.warp import Warp
 
 
 class Stage(enum.Enum):
@@ -86,7 +87,7 @@ class Context:
     @property
     def region(self) -> Region:
         """Where the posterior may lie."""
-        return Region(self.evaluator.target, self.tuning.search)
+        return Region(self.evaluator.target, self.tuning.search, self.evaluator.coordinates)
 
     @property
     def is_explored(self) -> bool:
@@ -107,6 +108,8 @@ class State:
     ----------
     mixture
         The present mixture, without defence.
+    warp
+        From the user's coordinates to those of the mixture, and of all else but the pool; None if they are the same.
     broad
         A mixture over the region where the posterior may be.
     pool
@@ -140,6 +143,7 @@ class State:
     pool: Pool
     stage: Stage = Stage.BEGIN
     was_hard: bool = False
+    warp: Warp | None = None
     frontier: Mixture | None = None
     frontier_particles: tuple[Particles, ...] = ()
     archive: tuple[Particles, ...] = ()

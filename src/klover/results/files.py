@@ -24,11 +24,13 @@ from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 from klover.verdict.judge import Verdict
 from klover.verdict.status import Status
+from klover.warps import warped
 
 VERSION = 1
 REMEDY = "save the fit again."
 DRAWS = {"importance": WeightedDraws, "particles": ParticleDraws}
 RECORDS = (Components, Diagonal, Full, LoadedTarget, LowRank, Mixture, ModelInfo, Searched, Status, Verdict)
+RECORDS += warped.RECORDS
 
 
 def settings_of(function: str, key: Key[jax.Array, ""], **choices: Any) -> dict[str, Any]:

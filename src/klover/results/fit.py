@@ -11,12 +11,12 @@ from klover.base import optional
 from klover.base.checks import check_path
 from klover.base.shapes import KeyLike
 from klover.importance.draws import WeightedDraws, sample_importance
-from klover.mixtures.mixture import Mixture
 from klover.results import datatree, files
 from klover.results.summary import Summary, summarise
 from klover.targets.loaded import TargetLike
 from klover.targets.target import Target
 from klover.verdict.judge import Verdict
+from klover.warps.warped import Proposal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Fit:
     """
 
     target: TargetLike
-    mixture: Mixture
+    mixture: Proposal
     draws: WeightedDraws
     history: dict[str, np.ndarray]
     verdict: Verdict

@@ -19,6 +19,11 @@ from klover.targets.model_info import ModelInfo
 from klover.targets.positions import names_of
 from klover.verdict.judge import Verdict
 from klover.verdict.status import Status
+from klover.warps.linear import Linear
+from klover.warps.marginal import Marginal
+from klover.warps.triangular import Triangular, num_features
+from klover.warps.warp import Warp
+from klover.warps.warped import WarpedMixture
 
 FIELDS = {"mixture", "history", "verdict", "num_evaluations", "evaluation_seconds", "settings"}
 """Of a fit, beside its draws and its target."""
@@ -45,8 +50,28 @@ def check_numbers(record: Any) -> None:
             expect(isinstance(value, tuple) and (not default or len(value) == len(default)), field.name)
 
 
+def check_warp(warp: Any, dim: int) -> None:
+    """Refuse a warp whose layers are not of the dimension."""
+    expect(isinstance(warp, Warp) and isinstance(warp.layers, tuple) and len(warp.layers) > 0, "warp")
+    for layer in warp.layers:
+        if isinstance(layer, Linear):
+            shapes = {"centre": (dim,), "matrix": (dim, dim), "inverse": (dim, dim), "log_det": ()}
+        elif isinstance(layer, Marginal):
+            shapes = dict.fromkeys(("knot", "value", "slope"), (dim, layer.knot.shape[-1]))
+        else:
+            expect(isinstance(layer, Triangular) and sorted(layer.order.tolist()) == list(range(dim)), "order")
+            num = layer.num_leads
+            table = num_features(num), dim
+            shapes = {"centre": (num,), "scale": (num,), "mean": table, "log_scale": table}
+        for name, shape in shapes.items():
+            expect_array(name, getattr(layer, name), shape)
+
+
 def check_mixture(mixture: Any, dim: int) -> None:
-    """Refuse a mixture whose arrays do not belong together, or to the dimension."""
+    """Refuse a mixture whose arrays do not belong together, or to the dimension; it may be behind a warp."""
+    if isinstance(mixture, WarpedMixture):
+        check_warp(mixture.warp, dim)
+        mixture = mixture.mixture
     expect(isinstance(mixture, Mixture) and isinstance(mixture.components, Components), "mixture")
     components, spread = mixture.components, mixture.components.spread
     num = len(mixture.log_weights)

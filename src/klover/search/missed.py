@@ -157,7 +157,7 @@ def find_tops(
     function = slopes(evaluator, centre, root)
     # A slope by differences costs as much as a climb of one step: then there are fewer starts.
     num = effort.num_starts if evaluator.has_gradient else max(effort.num_starts // (2 * mixture.dim + 1), 1)
-    region = Region(evaluator.target, tuning.search)
+    region = Region(evaluator.target, tuning.search, evaluator.coordinates)
     rungs = draw_rungs(generator, region, mixture, evaluator.prior_draws(), num)
     flat = rungs.reshape(-1, mixture.dim)
     value, gradient = function(np.linalg.solve(root, (flat - centre).T).T)

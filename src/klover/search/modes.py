@@ -18,6 +18,8 @@ from klover.tuning import Search
 
 MOST_LARGE_MODES = 4
 """In many dimensions the curvature of each costs as much as a search."""
+ENDLESS_BATCHES, ENDLESS_SHARE = 4, 0.8
+"""Batches of starts, and the share of tops that one start alone has found; of 128 true modes it would be 0.6."""
 MOST_NEWTON_STEPS = 30
 NEWTON_GAIN = 0.01
 """A Newton step that promises less, in nats, is not taken."""
@@ -46,6 +48,11 @@ class Modes:
         num = self.count.sum()
         is_seen = (self.count == 1).sum() <= tuning.unseen_share * num
         return bool(is_seen and num >= tuning.num_starts * len(self.count))
+
+    def is_endless(self, tuning: Search) -> bool:
+        """Whether nearly every start ends on a top of its own: a ridge or a neck, which has no tops to find."""
+        num = self.count.sum()
+        return bool(num >= ENDLESS_BATCHES * tuning.num_starts and (self.count == 1).sum() > ENDLESS_SHARE * num)
 
     def index(self, x: Float[np.ndarray, " dim"], log_p: float) -> int | None:
         """Find the mode that a top belongs to, by its distance in the metric of the mode and by its height."""
@@ -85,7 +92,7 @@ def find_modes(generator: np.random.Generator, evaluator: Evaluator, region: Reg
         for place in np.argsort(-heights, kind="stable"):
             if values[place] > highest - NEGLIGIBLE * (dim + 5):
                 modes = _with_top(evaluator, region, modes, tops[place], float(values[place]), most, tuning)
-        if modes.is_settled(tuning) or len(modes.count) == most:
+        if modes.is_settled(tuning) or modes.is_endless(tuning) or len(modes.count) == most:
             break
     return modes
 

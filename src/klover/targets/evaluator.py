@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -35,6 +35,23 @@ COUNTS = ("num_evaluations", "num_nan", "num_infinite", "num_raised", "seconds")
 RAISED = (jax.errors.JaxRuntimeError, ValueError)
 
 Points = Float[np.ndarray, "draw dim"]
+
+
+@runtime_checkable
+class Coordinates(Protocol):
+    """Other coordinates z for the points x of a target, as a :class:`klover.warps.warp.Warp` gives them."""
+
+    def to_base(self, x: Any) -> tuple[Any, Any]:
+        """Return z, and the log determinant of its derivative."""
+        ...
+
+    def from_base(self, z: Any) -> tuple[Any, Any]:
+        """Return x, and the log determinant of its derivative."""
+        ...
+
+    def pull_back(self, z: Any, gradient: Any) -> Any:
+        """Return the gradient of the density of z, given that of x."""
+        ...
 
 
 @jax.jit
@@ -86,6 +103,7 @@ class Evaluator:
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
         self.seconds = self._seconds_outside = 0.0
         self._num_of_many = 0
+        self.coordinates: Coordinates | None = None
         self._began = time.perf_counter()
         limit = max(LARGEST_INTERMEDIATE // self.target.largest_intermediate, 1)
         # Where the clock counts and a filled block costs more than its points, some blocks have to be small.
@@ -174,12 +192,22 @@ class Evaluator:
             raise BudgetExhausted
         self.num_evaluations += num
 
+    @contextlib.contextmanager
+    def within(self, coordinates: Coordinates | None) -> Iterator[None]:
+        """Let points be given in other coordinates meanwhile, and log densities be those of these."""
+        before, self.coordinates = self.coordinates, coordinates
+        try:
+            yield
+        finally:
+            self.coordinates = before
+
     def values(self, x: Points) -> Float[np.ndarray, " draw"]:
         """Log density at points; NaN and +inf are counted and become -inf."""
         if self._compilation.is_alive():
             self._compilation.join()
+        x, log_det = (x, 0.0) if self.coordinates is None else self.coordinates.from_base(x)
         (value,) = self._run(_values, x, self._value_blocks)
-        return self._clean(value)
+        return self._clean(value) + log_det
 
     def values_in_time(self, x: Points) -> Float[np.ndarray, " some"]:
         """Log density at the first of the points, as many as there is time for; at two of them whatever it takes."""
@@ -190,8 +218,11 @@ class Evaluator:
 
     def values_and_gradients(self, x: Points) -> tuple[Float[np.ndarray, " draw"], Points]:
         """Log density and its gradient at points; a gradient that is not finite becomes zero."""
-        value, gradient = self._run(_values_and_gradients, x, self._gradient_blocks)
-        value = self._clean(value)
+        points, log_det = (x, 0.0) if self.coordinates is None else self.coordinates.from_base(x)
+        value, gradient = self._run(_values_and_gradients, points, self._gradient_blocks)
+        value = self._clean(value) + log_det
+        if self.coordinates is not None:
+            gradient = self.coordinates.pull_back(x, gradient)
         return value, np.where(np.isfinite(gradient) & np.isfinite(value)[:, None], gradient, 0.0)
 
     def _compile_values(self) -> None:
@@ -218,7 +249,7 @@ class Evaluator:
         elif self._prior is None:
             self._draw_prior()
         assert self._prior is not None
-        return self._prior
+        return self._prior if self.coordinates is None else self.coordinates.to_base(self._prior)[0]
 
     def draw_prior_ahead(self) -> None:
         """Draw from the prior while other work is done; the search needs it last."""

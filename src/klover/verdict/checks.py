@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from klover.base.arrays import logsumexp
-from klover.base.shapes import AnyArray, Float
+from klover.base.shapes import Float
 from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
@@ -21,9 +21,10 @@ from klover.search.missed import Effort, Searched, find_tops, parts_with_mass
 from klover.search.recall import Part
 from klover.search.tails import endless_coordinate
 from klover.targets.evaluator import Evaluator
-from klover.targets.loaded import TargetLike
 from klover.tuning import Tuning
 from klover.verdict.status import Status
+from klover.warps.warp import Warp
+from klover.warps.warped import Proposal
 
 SPENT = "the budget is spent"
 CUT = 10.0
@@ -56,12 +57,14 @@ class Case:
         Why the work was stopped before it was done, in words; None if it was not.
     parts, searched
         What a search has found that the proposal does not cover, and what was searched; None if nothing was.
+    warp
+        From the user's coordinates to those of the mixture and of the parts; None if they are the same.
     tuning
         The numbers.
     """
 
     draws: WeightedDraws
-    proposal: Mixture
+    proposal: Proposal
     mixture: Mixture
     evaluator: Evaluator
     generator: np.random.Generator
@@ -73,6 +76,7 @@ class Case:
     cause: str | None = None
     parts: tuple[Part, ...] = ()
     searched: Searched | None = None
+    warp: Warp | None = None
     tuning: Tuning = Tuning()
 
 
@@ -236,7 +240,7 @@ def missed(case: Case) -> Doubt | None:
     """Refuse where a search has found a part of the target that the proposal does not cover."""
     if not case.parts:
         return None
-    return Doubt(Status.UNCOVERED_MODE, {"mode": place_in_words(case.evaluator.target, case.parts[0].x)})
+    return Doubt(Status.UNCOVERED_MODE, {"mode": place_in_words(case, case.parts[0])})
 
 
 def unsearchable(case: Case) -> Doubt | None:
@@ -246,9 +250,10 @@ def unsearchable(case: Case) -> Doubt | None:
     return Doubt(Status.HIDDEN_MODES, {"recall": case.searched.recall})
 
 
-def place_in_words(target: TargetLike, x: Float[AnyArray, " dim"]) -> str:
-    """Name the first coordinates of a point."""
-    values = np.asarray(target.flat_position(x[None]))[0]
+def place_in_words(case: Case, part: Part) -> str:
+    """Name the first coordinates of a part."""
+    target, x = case.evaluator.target, part.x[None]
+    values = np.asarray(target.flat_position(x if case.warp is None else case.warp.from_base(x)[0]))[0]
     named = [f"{name} = {value:.3g}" for name, value in zip(target.names, values, strict=True)]
     return "at " + ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")
 
@@ -265,14 +270,17 @@ def unconverged(case: Case) -> Doubt | None:
 def missed_by_particles(case: Case) -> Doubt | None:
     """Refuse particles where there is a mode that none of them is on."""
     x, tuning = np.asarray(case.draws.x), case.tuning
+    x = x if case.warp is None else case.warp.to_base(x)[0]
     effort = Effort.of(tuning.missed)
     heavy = x[:: max(len(x) // effort.num_heavy, 1)]
-    tops, values, _ = find_tops(case.generator, case.evaluator, case.mixture, heavy, effort, tuning)
-    is_far = np.any(np.abs(tops - x.mean(0)) > tuning.answer.far * x.std(0), axis=1)
-    parts = parts_with_mass(case.evaluator, case.mixture, tops, values, is_far, float(case.draws.log_evidence), tuning)
+    with case.evaluator.within(case.warp):
+        tops, values, _ = find_tops(case.generator, case.evaluator, case.mixture, heavy, effort, tuning)
+        is_far = np.any(np.abs(tops - x.mean(0)) > tuning.answer.far * x.std(0), axis=1)
+        log_evidence = float(case.draws.log_evidence)
+        parts = parts_with_mass(case.evaluator, case.mixture, tops, values, is_far, log_evidence, tuning)
     if not parts:
         return None
-    return Doubt(Status.PARTICLES_MISS_MODE, {"mode": place_in_words(case.evaluator.target, parts[0].x)})
+    return Doubt(Status.PARTICLES_MISS_MODE, {"mode": place_in_words(case, parts[0])})
 
 
 CHECKS: tuple[Check, ...] = (

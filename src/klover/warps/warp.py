@@ -1,0 +1,65 @@
+"""A composition of layers, from the user's coordinates x to base coordinates z in which a mixture is fitted."""
+
+from typing import TypeAlias
+
+from klover.base.shapes import PerDraw, Points, record
+from klover.warps.linear import Linear, decorrelate, separate
+from klover.warps.marginal import Marginal, fit_marginal
+from klover.warps.triangular import Triangular, fit_triangular
+
+Layer: TypeAlias = Linear | Marginal | Triangular
+
+KINDS = ("correlated", "independent", "led")
+"""Marginal warps of decorrelated coordinates, of independent ones, and of what a few leads have freed the others of."""
+
+
+@record
+class Warp:
+    """Layers, the first of which sees the user's coordinates."""
+
+    layers: tuple[Layer, ...]
+
+    def to_base(self, x: Points) -> tuple[Points, PerDraw]:
+        """Return base coordinates, and the log determinant of their derivative in x."""
+        log_det = 0 * x[..., 0]
+        for layer in self.layers:
+            x, change = layer.to_base(x)
+            log_det = log_det + change
+        return x, log_det
+
+    def from_base(self, z: Points) -> tuple[Points, PerDraw]:
+        """Return the user's coordinates, and the log determinant of their derivative in z."""
+        log_det = 0 * z[..., 0]
+        for layer in reversed(self.layers):
+            z, change = layer.from_base(z)
+            log_det = log_det + change
+        return z, log_det
+
+    @property
+    def num_leads(self) -> int:
+        """Leads of the first layer, which are the first base coordinates; the others were freed of them."""
+        first = self.layers[0]
+        return first.num_leads if isinstance(first, Triangular) else 0
+
+    def pull_back(self, z: Points, gradient: Points) -> Points:
+        r"""Return the gradient in z of :math:`\log p(x(z))+\log|\partial x/\partial z|`, given that of log p in x."""
+        inside = [z]
+        for layer in reversed(self.layers[1:]):
+            inside.append(layer.from_base(inside[-1])[0])
+        for layer, points in zip(self.layers, reversed(inside), strict=True):
+            gradient = layer.pull_back(points, gradient)
+        return gradient
+
+
+def fit_warp(kind: str, x: Points, weight: PerDraw) -> Warp | None:
+    """Fit a warp of a kind to weighted draws; None where there is none."""
+    layers: list[Layer] = []
+    if kind == "led":
+        led = fit_triangular(x, weight)
+        if led is None:
+            return None
+        layers.append(led)
+    for fit in (separate if kind == "independent" else decorrelate, fit_marginal):
+        y = Warp(tuple(layers)).to_base(x)[0]
+        layers.append(fit(y, weight))
+    return Warp(tuple(layers))
