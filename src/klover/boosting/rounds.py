@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from klover.base.shapes import AnyArray, Count, Float, Int, RandomKey, Scalar, record
 from klover.boosting import newcomer, sources
+from klover.boosting.newcomer import ThreeKeys
 from klover.boosting.settings import Settings
 from klover.boosting.sources import BoostState, Draws
 from klover.fitting import em
@@ -30,6 +31,9 @@ from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, forward_kl, log_evidence, normalise
 from klover.mixtures.mixture import Mixture
 from klover.targets.target import Target, evaluate
+
+Propose = Callable[[ThreeKeys, BoostState, Target, Settings], Mixture]
+"""From three keys and what the last round has left to a newcomer: a mixture of one component, its weight γ."""
 
 
 @record
@@ -71,16 +75,13 @@ def _for_first(settings: Settings, divergence: str) -> Settings:
     return dataclasses.replace(settings, **changed)
 
 
-def step(key: RandomKey, state: BoostState, target: Target, settings: Settings) -> tuple[BoostState, BoostInfo]:
-    """Add one component."""
-    key_scout, key_start, key_fit, key_correct, key_measure = jax.random.split(key, 5)
-    previous = state.mixture
-    if settings.newcomer == "ascent":
-        placed = newcomer.start_by_ascent(key_start, target, state, settings)
-    else:
-        scouts = sources.draw_defended(key_scout, target, previous, state.anchor, settings.num_round_draws)
-        placed = newcomer.start_by_search(key_start, target, previous, scouts, settings)
-    fitted = newcomer.fit_newcomer(key_fit, target, state, placed, settings)
+def step(
+    key: RandomKey, state: BoostState, target: Target, settings: Settings, propose: Propose = newcomer.propose
+) -> tuple[BoostState, BoostInfo]:
+    """Add the component that ``propose`` makes."""
+    keys = jax.random.split(key, 5)
+    key_correct, key_measure = keys[3:]
+    previous, fitted = state.mixture, propose(keys[:3], state, target, settings)
     is_sound = jnp.all(jnp.stack([jnp.all(~jnp.isnan(leaf)) for leaf in jax.tree.leaves(fitted)]))
     grown = previous.append(fitted.components, jnp.clip(fitted.log_weights[0], -50.0, -1e-6))
     mixture = jax.tree.map(lambda new, old: jnp.where(is_sound, new, old), grown, previous)
@@ -90,16 +91,23 @@ def step(key: RandomKey, state: BoostState, target: Target, settings: Settings) 
 
 
 def grow(
-    key: RandomKey, state: BoostState, info: BoostInfo, target: Target, settings: Settings, first: Count, last: Count
+    key: RandomKey,
+    state: BoostState,
+    info: BoostInfo,
+    target: Target,
+    settings: Settings,
+    first: Count,
+    last: Count,
+    propose: Propose = newcomer.propose,
 ) -> tuple[BoostState, BoostInfo]:
     """Add components, from number ``first`` + 1 to number ``last``: the one loop of the algorithm.
 
     It is one compiled loop, whose ends may be traced: mixtures of two and of three components are one program. ``info``
-    is what was measured of ``state``.
+    is what was measured of ``state``, and ``propose`` makes the newcomers.
     """
 
     def add(number, grown):
-        return step(jax.random.fold_in(key, number), grown[0], target, settings)
+        return step(jax.random.fold_in(key, number), grown[0], target, settings, propose)
 
     return jax.lax.fori_loop(first, last, add, (state, info))
 
