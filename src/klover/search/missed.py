@@ -16,7 +16,7 @@ from klover.importance import ratios
 from klover.mixtures.mixture import Mixture
 from klover.search.climb import climb
 from klover.search.curvature import local_covariance, log_volume
-from klover.search.envelope import MASS, smallest_scale
+from klover.search.envelope import LARGEST_MISS, MASS, smallest_scale
 from klover.search.ladder import find_scale
 from klover.search.modes import resolution_of
 from klover.search.recall import Part
@@ -91,7 +91,7 @@ class Searched:
         return (
             f"{self.num_starts} starts up to {self.inflations[1]:.0f} sds away, {self.num_climbs} climbs, "
             f"{self.num_radial} draws on other scales: a further mode with {MASS:.0%} of the mass of a known one, and "
-            f"{self.smallest_scale:.2f} of its width, would have been found with 99 %"
+            f"{self.smallest_scale:.2f} of its width, would have been found with {1 - LARGEST_MISS:.0%}"
         )
 
 
