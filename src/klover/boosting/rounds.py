@@ -48,6 +48,9 @@ class BoostInfo:
     pareto_k: Float[AnyArray, "..."]
     gamma: Float[AnyArray, "..."]
     kkt_gap: Float[AnyArray, "..."]
+    num_draws: Int[AnyArray, "..."]
+    num_nan: Int[AnyArray, "..."]
+    num_infinite: Int[AnyArray, "..."]
 
 
 def init(
@@ -144,8 +147,9 @@ def measure(
     key: RandomKey, target: Target, mixture: Mixture, settings: Settings, gamma: Scalar | float = 1.0
 ) -> tuple[Draws, BoostInfo]:
     """Make fresh draws of a mixture; return them with what they say about it."""
-    draws = sources.draw_previous(key, target, mixture, settings.num_round_draws)
-    log_ratio = draws.log_ratio
+    x, log_q = mixture.sample_and_log_prob(key, settings.num_round_draws)
+    log_p, num_nan, num_infinite = evaluate(target, x)
+    draws, log_ratio = Draws(x, log_p, log_q, log_q), log_p - log_q
     log_z, log_z_se = log_evidence(log_ratio)
     info = BoostInfo(
         num_components=mixture.num_components,
@@ -155,7 +159,10 @@ def measure(
         ess_share=effective_sample_size(log_ratio) / log_ratio.shape[0],
         pareto_k=psis.pareto_k(log_ratio),
         gamma=jnp.asarray(gamma, log_ratio.dtype),
-        kkt_gap=kkt_gap(mixture.log_weights, mixture.component_log_prob(draws.x), jnp.exp(normalise(log_ratio))),
+        kkt_gap=kkt_gap(mixture.log_weights, mixture.component_log_prob(x), jnp.exp(normalise(log_ratio))),
+        num_draws=jnp.asarray(settings.num_round_draws),
+        num_nan=num_nan,
+        num_infinite=num_infinite,
     )
     return draws, info
 
