@@ -80,7 +80,7 @@ def start_by_ascent(key: RandomKey, target: Target, previous: Previous, settings
     location = placement.ascent(residual, start, settings.learning_rate_location)
     scale = settings.initial_scale * jax.random.normal(key, (1, target.dim), start.dtype)
     components = settings.family.components(location[None], scale**2)
-    gamma = 1.0 if previous is None else 1.0 / (1.0 + previous.mixture.num_components)
+    gamma = 1.0 if previous is None else 1 / (1 + previous.mixture.num_components)
     return Mixture(components, jnp.log(jnp.full(1, gamma, start.dtype)))
 
 
