@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from klover import Target
-from klover.base.jaxpr import evaluate_jaxpr, largest_array, prune, signature
+from klover.base.jaxpr import evaluate_jaxpr, largest_array, prune, signature, trace
 
 
 def traced(function, *arguments):
@@ -154,3 +154,16 @@ def test_pruned_programs_keep_what_they_print(capsys):
     evaluate_jaxpr(pruned.jaxpr, pruned.consts, np.float64(1.5))
     jax.effects_barrier()
     assert capsys.readouterr().out == "seen 1.5\n"
+
+
+def test_a_traced_function_gives_what_the_function_gives():
+    weights = np.array([1.0, 2.0, 3.0])
+
+    def function(x, extra):
+        return {"sum": weights @ x, "pair": (x * extra["shift"], jnp.max(x))}
+
+    arguments = jnp.array([0.5, -1.0, 2.0]), {"shift": jnp.array(4.0)}
+    program = trace(function, *arguments)
+    for factor in (1.0, -2.0):
+        moved = jax.tree.map(lambda leaf, factor=factor: factor * leaf, arguments)
+        jax.tree.map(np.testing.assert_allclose, program(*moved), function(*moved))

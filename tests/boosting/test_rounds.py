@@ -31,18 +31,37 @@ CONFIGURATIONS = {
 }
 
 
+def settings_of(name: str) -> Settings:
+    choices = CONFIGURATIONS[name]
+    return Settings(max_components=2, **(choices if "fitter" in choices else QUICK_ADAM | choices))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, "float64") for name in CONFIGURATIONS), ("paper", "float32"), ("reverse", "float32")]
+)
+def test_no_number_changes_its_type_unasked(name, dtype):
+    settings = settings_of(name)
+
+    def run(key):
+        target = klover.Target(two_gaussians(), jnp.zeros(2))
+        state, info = rounds.init(key, target, settings, settings.divergence)
+        state, info = rounds.grow(key, state, info, target, settings, 1, 2)
+        draws = weigh(target, state.draws.x, state.draws.log_source, state.mixture)
+        return jax.tree.leaves((state, info, draws))
+
+    with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("strict"):
+        found = jax.eval_shape(run, jax.random.key(0))
+    assert {leaf.dtype for leaf in found if leaf.dtype.kind == "f"} == {np.dtype(dtype)}
+
+
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_constant_in_log_p_moves_the_evidence_and_nothing_else(name, getkey):
-    choices = CONFIGURATIONS[name]
-    settings = Settings(max_components=2, **(choices if "fitter" in choices else QUICK_ADAM | choices))
-    start = "forward" if settings.divergence == "forward" else "reverse"
-    logdensity = two_gaussians()
-    key = getkey()
+    settings, logdensity, key = settings_of(name), two_gaussians(), getkey()
 
     @jax.jit
     def run(shift):
         target = klover.Target(lambda x: logdensity(x) + shift, jnp.zeros(2))
-        state, first_info = rounds.init(jax.random.fold_in(key, 0), target, settings, start)
+        state, first_info = rounds.init(jax.random.fold_in(key, 0), target, settings, settings.divergence)
         state, info = rounds.step(jax.random.fold_in(key, 1), state, target, settings)
         draws = weigh(target, state.draws.x, state.draws.log_source)
         return state.mixture, first_info, info, draws

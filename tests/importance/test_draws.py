@@ -258,6 +258,28 @@ def test_properties_come_from_the_raw_ratios(draws):
     assert scipy.special.logsumexp(draws.log_weight) == pytest.approx(0, abs=1e-12)
 
 
+def test_a_function_is_compiled_once_and_read_at_each_call():
+    known = gaussian(2)
+    draws = sample_importance(0, known.target, on_host(student_around(known.mean, 1.2 * known.covariance)), 600)
+    edge = np.array([0.1, 0.2])
+
+    def above(x):
+        return jnp.all(x > edge)
+
+    def share():
+        return np.exp(draws.log_weight) @ np.all(draws.x > edge, axis=1)
+
+    np.testing.assert_allclose(draws.expectation(above)[0], share(), rtol=1e-12)
+    with compilations() as names:
+        np.testing.assert_allclose(draws.expectation(above)[0], share(), rtol=1e-12)
+        # What the function refers to may change between two calls.
+        edge = np.array([-0.1, 1.3])
+        np.testing.assert_allclose(draws.expectation(above)[0], share(), rtol=1e-12)
+        # Another function that computes the same.
+        np.testing.assert_allclose(draws.expectation(lambda x: jnp.all(x > edge))[0], share(), rtol=1e-12)
+    assert names == []
+
+
 def test_expectations_of_pytrees(draws):
     def function(x):
         return {
@@ -441,8 +463,9 @@ def test_results_on_the_host_compile_the_target_and_the_functions_of_the_user_al
         draws.initial_positions(4, 5)
     assert later == []
     with compilations() as own:
-        draws.expectation(lambda x: {"first": x, "second": jnp.outer(x, x)})
-        draws.function_pareto_k(lambda x: jnp.sum(x**2))
+        # No other test computes these: their programs would be shared.
+        draws.expectation(lambda x: {"first": x, "second": jnp.outer(x, jnp.sinh(x))})
+        draws.function_pareto_k(lambda x: jnp.sum(jnp.cosh(x)))
     assert len(own) == 2
 
 

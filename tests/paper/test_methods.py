@@ -4,10 +4,15 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from helpers import needs
+from klover import Mixture, Target
+from klover.boosting import sources
+from klover.boosting.settings import Settings
+from klover.fitting.divergences import PAPER_LOG_EPSILON
 from klover.paper import datasets, gibbs, methods, models, problems
 from klover.refinement import escalation
 from klover.tuning import Islands
@@ -22,8 +27,6 @@ SMALL = {
     "NUM_DRAWS": 500,
     "NUM_CHAIN_DRAWS": 200,
     "NUM_REFINED_DRAWS": 2000,
-    # Each round of chains on the remainder is compiled on its own: one is enough.
-    "BOOSTED": methods.BOOSTED | {"fkl-hmc": ("reverse", 2, dataclasses.replace(methods.THREE, max_components=2))},
     # As all tests do.
     "FAST_COMPILATION": {"xla_backend_optimization_level": 0},
 }
@@ -73,6 +76,29 @@ def test_right_methods_meet_the_exact_sampler(method, name):
         alone = problems.load("blr", "power", (number,))
         exact = alone.score(x[None])
         assert scores[name][which] == pytest.approx(float(exact["log_of_mean"][0]), abs=0.003)
+
+
+def test_chains_propose_the_moments_of_the_remainder(getkey):
+    # A mixture that knows the left one of two modes; a grid integrates p / (q + ε).
+    target = Target(lambda x: jnp.logaddexp(-0.5 * jnp.sum(x**2), -0.5 * jnp.sum((x - 4.0) ** 2)), jnp.zeros(1))
+    settings = Settings(max_components=2)
+    known = Mixture.of(settings.family.components(jnp.zeros((1, 1)), jnp.ones((1, 1)))).with_capacity(2)
+    draws = sources.draw_previous(getkey(), target, known, 1000)
+    state = sources.BoostState(known, draws, known)
+    keys = jax.random.split(getkey(), 3)
+    proposed = jax.jit(lambda keys: methods.propose_by_chains(keys, state, target, settings))(keys)
+    grid = jnp.linspace(-15.0, 15.0, 4001)[:, None]
+    log_epsilon = -0.5 * np.log(2 * np.pi * np.e) + PAPER_LOG_EPSILON
+    log_remainder = target.log_prob(grid) - jnp.logaddexp(known.log_prob(grid), log_epsilon)
+    weight = jax.nn.softmax(log_remainder)
+    mean = float(weight @ grid[:, 0])
+    sd = float(jnp.sqrt(weight @ (grid[:, 0] - mean) ** 2))
+    # Chains are independent: their number bounds the error from above.
+    num = methods.NUM_REMAINDER_CHAINS
+    assert proposed.components.location[0, 0] == pytest.approx(mean, abs=5 * sd / np.sqrt(num))
+    found = proposed.components.spread.variance()[0, 0]
+    assert found == pytest.approx(sd**2, rel=5 * np.sqrt(2 / num))
+    np.testing.assert_allclose(proposed.weights, [0.5], rtol=1e-12)
 
 
 def test_a_batch_gives_what_each_split_gives_alone():

@@ -10,6 +10,7 @@ from helpers import gaussian
 from klover.importance.islands import ParticleDraws
 from klover.results.explanation import explain
 from klover.targets.model_info import ModelInfo
+from klover.tuning import Tuning
 from klover.verdict.judge import Verdict
 from klover.verdict.status import Status
 
@@ -46,6 +47,13 @@ def test_every_ending_is_explained_with_the_fits_numbers(trusted, status):
     assert str(fit.draws.num_draws) in text
     assert max(map(len, text.splitlines())) <= 100
     assert ("not to be reported" in text) != fit.verdict.trusted
+
+
+def test_limits_come_from_the_tuning(trusted):
+    tuning = Tuning()
+    meaning = explain(ended(trusted, Status.UNCONVERGED_PARTICLES)).meaning
+    assert f"0.13 (below {tuning.islands.largest_spread:.2g} is wanted)" in meaning
+    assert f"0.7 standard errors (below {tuning.answer.largest_drift:.2g} is wanted)" in meaning
 
 
 def test_draws_without_support_have_no_numbers(trusted):

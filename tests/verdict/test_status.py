@@ -1,3 +1,4 @@
+import re
 import string
 
 import pytest
@@ -24,7 +25,7 @@ OWN = {
 }
 """What the reason and the remedy of a status know beside that."""
 FACTS = FIGURES | {"log_evidence", "log_evidence_se", "ess_share", "wanted", "needed", "four_times"}
-FACTS |= {"components", "dimensions", "spent", "num_islands", "spread", "drift"}
+FACTS |= {"components", "dimensions", "spent", "num_islands", "spread", "drift", "largest_spread", "largest_drift"}
 """What an explanation knows of a fit."""
 
 
@@ -53,6 +54,14 @@ def test_texts_are_sentences(status):
 @EACH
 def test_a_verdict_knows_what_its_texts_name(status):
     assert fields(status.reason, status.remedy) <= FIGURES | OWN.get(status, set())
+
+
+@EACH
+def test_no_limit_is_retyped_in_words(status):
+    # Every number is filled in; the rest of the digits belong to names.
+    texts = " ".join((status.reason, status.remedy, status.meaning, *status.advice))
+    texts = re.sub(r"{[^}]*}|float64|jax_enable_x64|log1p", "", texts)
+    assert re.findall(r"\d+", texts) == []
 
 
 @EACH

@@ -7,15 +7,16 @@ second data set compiles nothing.
 
 import collections
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from klover.base.shapes import AnyArray
+from klover.base.shapes import AnyArray, PyTree
 
 # jax.extend.core takes 20 ms to import, so it is imported where it is used.
 Jaxpr: TypeAlias = Any
@@ -43,6 +44,29 @@ def evaluate_jaxpr(jaxpr: Jaxpr, constants: Sequence[AnyArray], *arguments: AnyA
     from jax.extend import core
 
     return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, list(constants)))(*arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A jaxpr that is equal to others that compute the same."""
+
+    key: Hashable
+    jaxpr: Jaxpr = dataclasses.field(compare=False)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run(program: Program, constants: Sequence[AnyArray], leaves: Sequence[AnyArray]) -> list[jax.Array]:
+    return evaluate_jaxpr(program.jaxpr, constants, *leaves)
+
+
+def trace(function: Callable[..., PyTree], *arguments: PyTree) -> Callable[..., PyTree]:
+    """Return a compiled function of arguments like these: functions that compute the same share one program.
+
+    The arrays that the function refers to are arguments of that program.
+    """
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    program, structure = Program(signature(closed.jaxpr), closed.jaxpr), jax.tree.structure(shapes)
+    return lambda *arguments: jax.tree.unflatten(structure, _run(program, closed.consts, jax.tree.leaves(arguments)))
 
 
 def signature(jaxpr: Jaxpr) -> Hashable:

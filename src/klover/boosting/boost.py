@@ -13,7 +13,7 @@ from klover.base.shapes import KeyLike, Points, RandomKey
 from klover.boosting import rounds
 from klover.boosting.rounds import BoostInfo
 from klover.boosting.settings import STARTS, Settings
-from klover.importance.draws import sample_importance
+from klover.importance.draws import WeightedDraws, sample_importance
 from klover.mixtures.algebra import take
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
@@ -25,7 +25,7 @@ from klover.targets.loaded import as_target
 from klover.targets.target import Target
 from klover.tuning import Tuning
 from klover.verdict.checks import Case
-from klover.verdict.judge import judge
+from klover.verdict.judge import Verdict, judge
 from klover.warps.warped import WarpedMixture
 
 NUM_PROBES = 200
@@ -155,18 +155,35 @@ def boost(
     final = sample_importance(key_final, target, mixture, num_draws)
     names = [field.name for field in dataclasses.fields(BoostInfo)]
     columns = {name: np.asarray([getattr(info, name) for info in history]) for name in names}
-    on_host = jax.tree.map(lambda leaf: np.asarray(leaf, float), mixture)
-    on_host = take(on_host, np.flatnonzero(on_host.log_weights > -np.inf))
-    generator = np.random.default_rng(np.asarray(jax.random.key_data(key_search)))
-    last = float(history[-1].log_evidence), float(history[-1].log_evidence_se)
-    tuning = Tuning()
-    effort = Effort.of(tuning.missed)
-    parts, searched = find_missed(generator, evaluator, on_host, on_host, final.x, final.log_ratio, effort, tuning)
-    verdict = judge(
-        Case(final, on_host, on_host, evaluator, generator, last, parts=tuple(parts), searched=searched, tuning=tuning)
-    )
+    verdict = _judge(key_search, evaluator, mixture, final, history)
     made = settings_of("boost", key, start=start, num_draws=num_draws, **dataclasses.asdict(settings))
     return Fit(target, mixture, final, columns, verdict, settings=made)
+
+
+def _judge(
+    key: RandomKey, evaluator: Evaluator, mixture: Mixture, draws: WeightedDraws, history: list[BoostInfo]
+) -> Verdict:
+    """Search for what the mixture misses, and judge draws of it by all that the rounds have shown."""
+    on_host = jax.tree.map(lambda leaf: np.asarray(leaf, float), mixture)
+    on_host = take(on_host, np.flatnonzero(on_host.log_weights > -np.inf))
+    generator, tuning = np.random.default_rng(np.asarray(jax.random.key_data(key))), Tuning()
+    effort = Effort.of(tuning.missed)
+    parts, searched = find_missed(generator, evaluator, on_host, on_host, draws.x, draws.log_ratio, effort, tuning)
+    # A start may be wider than the support: only later rounds count, which have as many draws each.
+    invalid = [(int(info.num_nan), int(info.num_infinite), int(info.num_draws)) for info in history[1:]]
+    case = Case(
+        draws,
+        on_host,
+        on_host,
+        evaluator,
+        generator,
+        (float(history[-1].log_evidence), float(history[-1].log_evidence_se)),
+        most_invalid=max(invalid, key=sum, default=(0, 0, 1)),
+        parts=tuple(parts),
+        searched=searched,
+        tuning=tuning,
+    )
+    return judge(case)
 
 
 def _check_without_gradient(start: str | Mixture | Fit, settings: Settings) -> None:

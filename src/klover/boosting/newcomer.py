@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from klover.base.shapes import PyTree, RandomKey, Scalar
+from klover.base.shapes import Key, PyTree, RandomKey, Scalar
 from klover.boosting import placement, sources
 from klover.boosting.settings import Settings
 from klover.boosting.sources import BoostState, Draws
@@ -21,8 +21,20 @@ from klover.importance.ratios import log_evidence, normalise
 from klover.mixtures.mixture import Mixture
 from klover.targets.target import Target
 
+ThreeKeys = Key[jax.Array, "3"]
 Previous = BoostState | None
 """What the last round has left; None in the first one."""
+
+
+def propose(keys: ThreeKeys, state: BoostState, target: Target, settings: Settings) -> Mixture:
+    """Place a newcomer beside the previous mixture, and fit it with its weight."""
+    key_scout, key_start, key_fit = keys
+    if settings.newcomer == "ascent":
+        placed = start_by_ascent(key_start, target, state, settings)
+    else:
+        scouts = sources.draw_defended(key_scout, target, state.mixture, state.anchor, settings.num_round_draws)
+        placed = start_by_search(key_start, target, state.mixture, scouts, settings)
+    return fit_newcomer(key_fit, target, state, placed, settings)
 
 
 def start_first(key: RandomKey, target: Target, settings: Settings) -> Mixture:
@@ -68,7 +80,7 @@ def start_by_ascent(key: RandomKey, target: Target, previous: Previous, settings
     location = placement.ascent(residual, start, settings.learning_rate_location)
     scale = settings.initial_scale * jax.random.normal(key, (1, target.dim), start.dtype)
     components = settings.family.components(location[None], scale**2)
-    gamma = 1.0 if previous is None else 1.0 / (1.0 + previous.mixture.num_components)
+    gamma = 1.0 if previous is None else 1 / (1 + previous.mixture.num_components)
     return Mixture(components, jnp.log(jnp.full(1, gamma, start.dtype)))
 
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from klover.base.shapes import AnyArray, Count, Float, Int, RandomKey, Scalar, record
 from klover.boosting import newcomer, sources
+from klover.boosting.newcomer import ThreeKeys
 from klover.boosting.settings import Settings
 from klover.boosting.sources import BoostState, Draws
 from klover.fitting import em
@@ -30,6 +31,9 @@ from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, forward_kl, log_evidence, normalise
 from klover.mixtures.mixture import Mixture
 from klover.targets.target import Target, evaluate
+
+Propose = Callable[[ThreeKeys, BoostState, Target, Settings], Mixture]
+"""From three keys and what the last round has left to a newcomer: a mixture of one component, its weight γ."""
 
 
 @record
@@ -44,6 +48,9 @@ class BoostInfo:
     pareto_k: Float[AnyArray, "..."]
     gamma: Float[AnyArray, "..."]
     kkt_gap: Float[AnyArray, "..."]
+    num_draws: Int[AnyArray, "..."]
+    num_nan: Int[AnyArray, "..."]
+    num_infinite: Int[AnyArray, "..."]
 
 
 def init(
@@ -71,16 +78,13 @@ def _for_first(settings: Settings, divergence: str) -> Settings:
     return dataclasses.replace(settings, **changed)
 
 
-def step(key: RandomKey, state: BoostState, target: Target, settings: Settings) -> tuple[BoostState, BoostInfo]:
-    """Add one component."""
-    key_scout, key_start, key_fit, key_correct, key_measure = jax.random.split(key, 5)
-    previous = state.mixture
-    if settings.newcomer == "ascent":
-        placed = newcomer.start_by_ascent(key_start, target, state, settings)
-    else:
-        scouts = sources.draw_defended(key_scout, target, previous, state.anchor, settings.num_round_draws)
-        placed = newcomer.start_by_search(key_start, target, previous, scouts, settings)
-    fitted = newcomer.fit_newcomer(key_fit, target, state, placed, settings)
+def step(
+    key: RandomKey, state: BoostState, target: Target, settings: Settings, propose: Propose = newcomer.propose
+) -> tuple[BoostState, BoostInfo]:
+    """Add the component that ``propose`` makes."""
+    keys = jax.random.split(key, 5)
+    key_correct, key_measure = keys[3:]
+    previous, fitted = state.mixture, propose(keys[:3], state, target, settings)
     is_sound = jnp.all(jnp.stack([jnp.all(~jnp.isnan(leaf)) for leaf in jax.tree.leaves(fitted)]))
     grown = previous.append(fitted.components, jnp.clip(fitted.log_weights[0], -50.0, -1e-6))
     mixture = jax.tree.map(lambda new, old: jnp.where(is_sound, new, old), grown, previous)
@@ -90,16 +94,23 @@ def step(key: RandomKey, state: BoostState, target: Target, settings: Settings) 
 
 
 def grow(
-    key: RandomKey, state: BoostState, info: BoostInfo, target: Target, settings: Settings, first: Count, last: Count
+    key: RandomKey,
+    state: BoostState,
+    info: BoostInfo,
+    target: Target,
+    settings: Settings,
+    first: Count,
+    last: Count,
+    propose: Propose = newcomer.propose,
 ) -> tuple[BoostState, BoostInfo]:
     """Add components, from number ``first`` + 1 to number ``last``: the one loop of the algorithm.
 
     It is one compiled loop, whose ends may be traced: mixtures of two and of three components are one program. ``info``
-    is what was measured of ``state``.
+    is what was measured of ``state``, and ``propose`` makes the newcomers.
     """
 
     def add(number, grown):
-        return step(jax.random.fold_in(key, number), grown[0], target, settings)
+        return step(jax.random.fold_in(key, number), grown[0], target, settings, propose)
 
     return jax.lax.fori_loop(first, last, add, (state, info))
 
@@ -136,8 +147,9 @@ def measure(
     key: RandomKey, target: Target, mixture: Mixture, settings: Settings, gamma: Scalar | float = 1.0
 ) -> tuple[Draws, BoostInfo]:
     """Make fresh draws of a mixture; return them with what they say about it."""
-    draws = sources.draw_previous(key, target, mixture, settings.num_round_draws)
-    log_ratio = draws.log_ratio
+    x, log_q = mixture.sample_and_log_prob(key, settings.num_round_draws)
+    log_p, num_nan, num_infinite = evaluate(target, x)
+    draws, log_ratio = Draws(x, log_p, log_q, log_q), log_p - log_q
     log_z, log_z_se = log_evidence(log_ratio)
     info = BoostInfo(
         num_components=mixture.num_components,
@@ -147,7 +159,10 @@ def measure(
         ess_share=effective_sample_size(log_ratio) / log_ratio.shape[0],
         pareto_k=psis.pareto_k(log_ratio),
         gamma=jnp.asarray(gamma, log_ratio.dtype),
-        kkt_gap=kkt_gap(mixture.log_weights, mixture.component_log_prob(draws.x), jnp.exp(normalise(log_ratio))),
+        kkt_gap=kkt_gap(mixture.log_weights, mixture.component_log_prob(x), jnp.exp(normalise(log_ratio))),
+        num_draws=jnp.asarray(settings.num_round_draws),
+        num_nan=num_nan,
+        num_infinite=num_infinite,
     )
     return draws, info
 

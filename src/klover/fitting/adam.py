@@ -52,7 +52,8 @@ def minimise(
         best, best_loss = jnp.where(is_best, point, best), jnp.where(is_best, value, best_loss)
         update: PyTree
         # A step that is not finite is not taken, and its gradient counts as zero in the moments.
-        update, state = optimiser.update(jnp.where(is_finite, gradient, 0.0), state, point)
+        with jax.numpy_dtype_promotion("standard"):  # optax needs it, whatever a user has set
+            update, state = optimiser.update(jnp.where(is_finite, gradient, 0.0), state, point)
         point = jnp.where(is_finite, point + rates * update, point)
         return (point, state, best, best_loss, has_failed | ~is_finite), value
 

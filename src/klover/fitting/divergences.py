@@ -1,17 +1,17 @@
-r"""Divergences between target and mixture, each as a loss to minimise and as a number to report.
+r"""Divergences between target and mixture, each as a loss to minimise.
 
-With an unnormalised :math:`\hat p` only a *loss* can be minimised; it differs from the divergence by a constant:
+With an unnormalised :math:`\hat p` a *loss* differs from the divergence by a constant, which q does not enter:
 
 - forward: the cross-entropy :math:`-\mathrm E_p\log q` is :math:`\mathrm{KL}(p\|q)` less the (negative) entropy of p;
 - reverse: :math:`\mathrm E_q[\log q-\log\hat p]=\mathrm{KL}(q\|p)-\log Z`.
 
-The reported *divergences* subtract the estimated :math:`\log Z`; so they do not move when a constant is added to
+The number to report is :func:`klover.importance.ratios.forward_kl`, which does not move when a constant is added to
 :math:`\log\hat p`. (The sum in the paper's Eq. 9, read with :math:`\hat p`, is :math:`\mathrm{KL}+\log Z`.)
 """
 
 from klover.base.arrays import constant, namespace
 from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
-from klover.importance.ratios import log_evidence, normalise
+from klover.importance.ratios import normalise
 
 PAPER_LOG_EPSILON = -10.0
 """log ε of the paper's smoothed residual ("Stabilization of likelihood ratios").
@@ -33,21 +33,9 @@ def forward_loss(log_ratio: PerDraw, log_q: PerDraw) -> Scalar:
     return -xp.sum(xp.where(weight > 0, weight * xp.where(weight > 0, log_q, 0.0), 0.0))
 
 
-def forward_kl(log_ratio: PerDraw, log_p: PerDraw, log_q: PerDraw) -> Scalar:
-    r"""Report :math:`\mathrm{KL}(p\|q)=\sum_sw_s[\log\hat p-\log q]-\log\hat Z` with draws of any proposal g."""
-    xp = namespace(log_ratio, log_q)
-    finite = xp.where(log_ratio > -xp.inf, log_p, 0.0)
-    return forward_loss(log_ratio, log_q) - forward_loss(log_ratio, finite) - log_evidence(log_ratio)[0]
-
-
 def reverse_loss(log_p: PerDraw, log_q: PerDraw) -> Scalar:
     r"""Mean of :math:`\log q-\log\hat p` over draws of q (Eq. 4, ``eq:rkl``), the negative ELBO."""
     return namespace(log_p, log_q).mean(log_q - log_p)
-
-
-def reverse_kl(log_p: PerDraw, log_q: PerDraw, log_normaliser: Scalar | float) -> Scalar:
-    r"""Report :math:`\mathrm{KL}(q\|p)` from draws of q, given :math:`\log Z`."""
-    return reverse_loss(log_p, log_q) + log_normaliser
 
 
 def forward_remainder_loss(log_p: PerDraw, log_previous: PerDraw, log_g: PerDraw, log_f: PerDraw) -> Scalar:

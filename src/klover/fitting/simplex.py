@@ -123,7 +123,7 @@ def _newton(weights: Weights, density: PerComponent, weight: PerDraw, num_steps:
     """
     xp = namespace(density)
     used = xp.any(density > 0, axis=1)
-    num = xp.maximum(xp.sum(used), 1)
+    num = xp.maximum(xp.sum(used), 1).astype(density.dtype)
     identity = xp.eye(density.shape[0], dtype=density.dtype)
     eps = float(xp.finfo(density.dtype).eps)
 
@@ -174,7 +174,8 @@ def _projected(
     def project(point):
         # Unused slots must stay at zero: far below every other coordinate they are cut off by the projection.
         lowest = jnp.min(jnp.where(used, point, jnp.inf)) - 2.0
-        return projection_simplex(jnp.where(used, point, lowest)).astype(point.dtype)
+        with jax.numpy_dtype_promotion("standard"):  # optax needs it, whatever a user has set
+            return projection_simplex(jnp.where(used, point, lowest)).astype(point.dtype)
 
     def step(carry):
         now, slope, rate = carry

@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from klover.base.arrays import namespace, randomness
 from klover.base.checks import as_floats, check_count, check_flag, check_function, check_result, in_words, note
+from klover.base.jaxpr import trace
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, Points, PyTree, Scalar, record
 from klover.importance import control_variates, psis, ratios, resampling
 from klover.importance.ratios import LogRatio, MeanAndError
@@ -186,22 +187,25 @@ def check_values(values: Any, num_draws: int) -> Float[AnyArray, "draw ..."]:
 def over_draws(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
     """Evaluate a function of one draw at all draws, which are stacked on the leading axes of its arguments.
 
-    It is compiled once, for a block of draws: less work than a program for each of its operations, and less memory than
-    all draws at a time. Where JAX cannot trace the function, it is called draw by draw.
+    It is compiled for a block of draws: less work than a program for each of its operations, and less memory than all
+    draws at a time. It is traced at each call, since what it refers to may have changed, but compiled only where it
+    computes something new. Where JAX cannot trace the function, it is called draw by draw.
     """
     leaves, structure = jax.tree.flatten(arguments)
-    program = jax.jit(jax.vmap(function))
     if any(isinstance(leaf, Tracer) for leaf in leaves):
-        return program(*arguments)
+        return jax.vmap(function)(*arguments)
     num_draws = len(leaves[0])
     size = min(BLOCK, num_draws)
+
+    def block(start: int) -> PyTree:
+        # The last block is filled up with copies of the last draw.
+        rows = np.minimum(np.arange(start, start + size), num_draws - 1)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], arguments)
+
     try:
-        parts = []
-        for start in range(0, num_draws, size):
-            # The last block is filled up with copies of the last draw.
-            rows = np.minimum(np.arange(start, start + size), num_draws - 1)
-            parts.append(program(*jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], arguments)))
-        return jax.tree.map(lambda *blocks: np.concatenate(blocks)[:num_draws], *parts)
+        program = trace(jax.vmap(function), *block(0))
+        parts = [program(*block(start)) for start in range(0, num_draws, size)]
+        return jax.tree.map(lambda *found: np.concatenate(found)[:num_draws], *parts)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
         each = [function(*jax.tree.unflatten(structure, draw)) for draw in zip(*leaves, strict=True)]
         return jax.tree.map(lambda *results: np.stack(results), *each)

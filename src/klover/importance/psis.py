@@ -53,25 +53,27 @@ def fit_generalised_pareto(exceedances: Float[AnyArray, " tail"], prior_weight: 
     is_present = exceedances > 0
     num_present = xp.sum(is_present)
     largest = xp.where(num_present > 0, exceedances[-1], 1)
-    scaled = xp.where(is_present, exceedances / largest, 0)
+    # In double precision, where there is any, whatever the precision of the ratios.
+    scaled = xp.where(is_present, exceedances / largest, 0).astype(float)
     num_above_quartile = num_present - xp.clip((num_present + 2) // 4, 1, num_present)
     quartile = scaled[exceedances.shape[0] - 1 - num_above_quartile]
     roots = np.arange(1, math.isqrt(exceedances.shape[0]) + 1)
-    num_points = 30 + xp.sum(roots**2 <= num_present)
-    point = xp.arange(1, 31 + len(roots))
+    num_points = (30 + xp.sum(roots**2 <= num_present)).astype(float)
+    point = xp.arange(1, 31 + len(roots)).astype(float)
+    num = num_present.astype(float)
     # The floor keeps 1 / quartile finite where the tail spans the whole range of the floating-point numbers.
     prior_scale = 3 * xp.maximum(quartile, limits.tiny / limits.eps)
     theta = 1 + (1 - xp.sqrt(num_points / (point - 0.5))) / prior_scale
 
     def shape_and_scale(theta):
         theta = xp.where(theta == 0, limits.eps, theta)  # 0 / 0 where the distribution is exponential
-        shape = xp.sum(xp.log1p(-theta[..., None] * scaled), axis=-1) / num_present
+        shape = xp.sum(xp.log1p(-theta[..., None] * scaled), axis=-1) / num
         return shape, -shape / theta
 
     shape, scale = shape_and_scale(theta)
-    log_likelihood = xp.where(point <= num_points, -num_present * (xp.log(scale) + shape + 1), -xp.inf)
+    log_likelihood = xp.where(point <= num_points, -num * (xp.log(scale) + shape + 1), -xp.inf)
     shape, scale = shape_and_scale(xp.sum(theta * xp.exp(log_likelihood - logsumexp(log_likelihood))))
-    k = (num_present * shape + 0.5 * prior_weight) / (num_present + prior_weight)
+    k = (num * shape + 0.5 * prior_weight) / (num + prior_weight)
     return k.astype(exceedances.dtype), (scale * largest).astype(exceedances.dtype)
 
 
@@ -88,7 +90,7 @@ def _smooth_tail(ascending: PerDraw) -> tuple[Float[AnyArray, " tail"], Scalar]:
     excess = xp.exp(tail - top) - cutoff
     excess = xp.where(is_tail & (excess >= limits.tiny), excess, 0)  # XLA may flush what is smaller, NumPy does not
     k, sigma = fit_generalised_pareto(excess)
-    log_survival = xp.log((places_below_top + 0.5) / xp.sum(excess > 0))
+    log_survival = xp.log((places_below_top + 0.5).astype(k.dtype) / xp.sum(excess > 0).astype(k.dtype))
     shape = xp.where(xp.abs(k) < limits.eps, limits.eps, k)
     quantile = xp.expm1(-shape * log_survival) / shape
     smoothed = top + xp.minimum(xp.log(cutoff + sigma * quantile), 0)

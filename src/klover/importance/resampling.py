@@ -37,7 +37,7 @@ def _uniform(source: Source, shape: tuple[int, ...], like: LogRatio) -> Float[An
 def _one_in_each_stratum(source: Source, log_weight: LogRatio, num_draws: int, shape: tuple[int, ...]) -> Taken:
     weight = _weight(source, log_weight)
     offset = _uniform(source, shape, weight)
-    return comb(weight, (namespace(weight).arange(num_draws) + offset) / num_draws)
+    return comb(weight, (namespace(weight).arange(num_draws).astype(weight.dtype) + offset) / num_draws)
 
 
 def systematic(source: Source, log_weight: LogRatio, num_draws: int) -> Taken:
@@ -70,7 +70,7 @@ def residual(source: Source, log_weight: LogRatio, num_draws: int) -> Taken:
     copies = xp.floor(expected).astype(int)
     place = xp.arange(num_draws)
     repeated = xp.searchsorted(xp.cumsum(copies), place, side="right")
-    at_random = comb(expected - copies, _uniform(source, (num_draws,), expected))
+    at_random = comb(expected - xp.floor(expected), _uniform(source, (num_draws,), expected))
     return xp.where(place < xp.sum(copies), repeated, at_random)
 
 

@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.shapes import Count, Float, Key, PerDraw, Points, RandomKey
-from klover.boosting import newcomer, rounds, sources
+from klover.boosting import newcomer, rounds
+from klover.boosting.newcomer import ThreeKeys
+from klover.boosting.rounds import Propose
 from klover.boosting.settings import Settings
+from klover.boosting.sources import BoostState
 from klover.fitting.divergences import PAPER_LOG_EPSILON
-from klover.fitting.simplex import forward_weights
 from klover.importance import psis
-from klover.importance.ratios import normalise
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.paper import chains
@@ -63,50 +64,35 @@ class Choices:
 
 
 def boosted(
-    key: RandomKey, target: Target, settings: Settings, start: str, num_components: Count
+    key: RandomKey,
+    target: Target,
+    settings: Settings,
+    start: str,
+    num_components: Count,
+    propose: Propose = newcomer.propose,
 ) -> tuple[Points, PerDraw]:
     """Run the paper's algorithm for one target; return draws and log importance ratios.
 
     ``num_components`` may be traced, and smaller than that of the settings: two and three components are one program.
+    ``propose`` makes the newcomers.
     """
     key_start, key_rounds, key_draws = jax.random.split(key, 3)
     state, info = rounds.init(key_start, target, settings, start)
     if settings.max_components > 1:
-        state, _ = rounds.grow(key_rounds, state, info, target, settings, 1, num_components)
-    return _draw(key_draws, target, state.mixture)
-
-
-def _draw(key: RandomKey, target: Target, mixture: Mixture) -> tuple[Points, PerDraw]:
-    x, log_q = mixture.sample_and_log_prob(key, NUM_DRAWS)
+        state, _ = rounds.grow(key_rounds, state, info, target, settings, 1, num_components, propose)
+    x, log_q = state.mixture.sample_and_log_prob(key_draws, NUM_DRAWS)
     return x, evaluate(target, x)[0] - log_q
 
 
-def boosted_by_chains(key: RandomKey, target: Target, settings: Settings) -> tuple[Points, PerDraw]:
-    r"""Boost on the remainder, which chains of HMC sample once a round (appendix "Minimizing the Remainder").
+def propose_by_chains(keys: ThreeKeys, state: BoostState, target: Target, settings: Settings) -> Mixture:
+    r"""Make a newcomer of draws of the remainder by chains of HMC (appendix "Minimizing the Remainder").
 
     The remainder :math:`p/q_{i-1}` need not be integrable where q has the lighter tails, so the chains sample
     :math:`p/(q_{i-1}+\epsilon)`, with ε counted from the typical height of q. The Gaussian nearest to their draws in
-    forward KL has their means and variances.
+    forward KL has their means and variances; it begins with an equal share of the weight.
     """
-    key_start, key_rounds, key_draws = jax.random.split(key, 3)
-    reverse = dataclasses.replace(settings, divergence="reverse")
-    state, _ = rounds.init(key_start, target, reverse, "reverse")
+    key_start, key_chains = jax.random.split(keys[0])
     mixture = state.mixture
-    for number in range(1, settings.max_components):
-        key_chains, key_weights = jax.random.split(jax.random.fold_in(key_rounds, number))
-        x = _remainder_draws(key_chains, target, mixture)
-        component = settings.family.components(x.mean(0)[None], x.var(0)[None])
-        grown = mixture.append(component, -jnp.log(number + 1.0))
-        draws = sources.draw_defended(key_weights, target, grown, state.anchor, settings.num_round_draws)
-        log_weights, _ = forward_weights(
-            grown.log_weights, grown.component_log_prob(draws.x), jnp.exp(normalise(draws.log_ratio)), "projected"
-        )
-        mixture = Mixture(grown.components, log_weights)
-    return _draw(key_draws, target, mixture)
-
-
-def _remainder_draws(key: RandomKey, target: Target, mixture: Mixture) -> Points:
-    key_start, key_chains = jax.random.split(key)
     start, log_q = mixture.sample_and_log_prob(key_start, NUM_REMAINDER_CHAINS)
     log_epsilon = jnp.mean(log_q) + PAPER_LOG_EPSILON
 
@@ -118,8 +104,9 @@ def _remainder_draws(key: RandomKey, target: Target, mixture: Mixture) -> Points
             chain_key, log_remainder, point, NUM_REMAINDER_DRAWS, step_size=0.1, num_burn_in=100, num_adapted=80
         )
 
-    x = jax.vmap(run)(jax.random.split(key_chains, NUM_REMAINDER_CHAINS), start)
-    return x.reshape(-1, x.shape[-1])
+    x = jax.vmap(run)(jax.random.split(key_chains, NUM_REMAINDER_CHAINS), start).reshape(-1, target.dim)
+    share = jnp.full(1, 1 / (1 + mixture.num_components), x.dtype)
+    return Mixture(settings.family.components(x.mean(0)[None], x.var(0)[None]), jnp.log(share))
 
 
 ONE = Settings(max_components=1, num_round_draws=NUM_ROUND_DRAWS)
@@ -195,10 +182,8 @@ def _fit(method: str, table: str, choices: Choices) -> Callable:
         covariance, placed = ("diagonal", "ascent") if is_wide else ("full", "gain")
         settings = Settings(max_components=2, family=Family("student", covariance), fitter="em", newcomer=placed)
         return lambda key, target, num: boosted(key, target, settings, "forward", settings.max_components)
-    settings = settings_of(method, choices)
-    if method == "fkl-hmc":
-        return lambda key, target, num: boosted_by_chains(key, target, settings)
-    return lambda key, target, num: boosted(key, target, settings, BOOSTED[method][0], num)
+    settings, propose = settings_of(method, choices), propose_by_chains if method == "fkl-hmc" else newcomer.propose
+    return lambda key, target, num: boosted(key, target, settings, BOOSTED[method][0], num, propose)
 
 
 def _chains(num_chains: int, run: Callable) -> Callable:

@@ -23,6 +23,7 @@ MASS = 0.2
 DISTANCES = (4.0, 6.0, 9.0, 14.0, 20.0)
 """In standard deviations of the found mode."""
 LARGEST_MISS = 0.01
+"""Probability of missing a mode that counts as found."""
 NUM_HALVINGS = 8
 NUM_POINTS = 97
 """Of the quadrature: errors below 0.01."""
@@ -30,7 +31,7 @@ NUM_POINTS = 97
 
 @functools.cache
 def smallest_scale(dim: int, num: int, inflations: tuple[float, ...]) -> float:
-    """Return the relative scale from which on a mode is found with 99 %, with ``num`` starts of each inflation."""
+    """Return the relative scale from which on a mode is hardly ever missed, with ``num`` starts of each inflation."""
     low, high = 0.0, 1.0
     for _ in range(NUM_HALVINGS):
         middle = 0.5 * (low + high)

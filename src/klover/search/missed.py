@@ -16,7 +16,7 @@ from klover.importance import ratios
 from klover.mixtures.mixture import Mixture
 from klover.search.climb import climb
 from klover.search.curvature import local_covariance, log_volume
-from klover.search.envelope import MASS, smallest_scale
+from klover.search.envelope import LARGEST_MISS, MASS, smallest_scale
 from klover.search.ladder import find_scale
 from klover.search.modes import resolution_of
 from klover.search.recall import Part
@@ -91,7 +91,7 @@ class Searched:
         return (
             f"{self.num_starts} starts up to {self.inflations[1]:.0f} sds away, {self.num_climbs} climbs, "
             f"{self.num_radial} draws on other scales: a further mode with {MASS:.0%} of the mass of a known one, and "
-            f"{self.smallest_scale:.2f} of its width, would have been found with 99 %"
+            f"{self.smallest_scale:.2f} of its width, would have been found with {1 - LARGEST_MISS:.0%}"
         )
 
 
@@ -118,28 +118,14 @@ def find_missed(
     effort, tuning
         How hard to look, and the numbers of the engine.
     """
-    with evaluator.probing():
-        return _find(generator, evaluator, proposal, mixture, x, np.asarray(log_ratio), effort, tuning)
-
-
-def _find(
-    generator: np.random.Generator,
-    evaluator: Evaluator,
-    proposal: Mixture,
-    mixture: Mixture,
-    x: Float[AnyArray, "draw dim"],
-    log_ratio: Float[np.ndarray, " draw"],
-    effort: Effort,
-    tuning: Tuning,
-) -> tuple[list[Part], Searched]:
+    log_ratio, radial = np.asarray(log_ratio), (effort.num_radial, tuning.missed.smallest_halo)
     log_evidence = float(ratios.log_evidence(log_ratio)[0])
     heaviest = np.argsort(-log_ratio)[: min(effort.num_heavy, int(np.isfinite(log_ratio).sum()))]
-    tops, values, searched = find_tops(generator, evaluator, mixture, np.asarray(x)[heaviest], effort, tuning)
-    is_suspect = values - proposal.log_prob(tops) > log_evidence + np.log(tuning.missed.least_ratio)
-    parts = parts_with_mass(evaluator, mixture, tops, values, is_suspect, log_evidence, tuning)
-    scale = find_scale(
-        generator, evaluator, proposal, mixture, log_evidence, effort.num_radial, tuning.missed.smallest_halo
-    )
+    with evaluator.probing():
+        tops, values, searched = find_tops(generator, evaluator, mixture, np.asarray(x)[heaviest], effort, tuning)
+        is_suspect = values - proposal.log_prob(tops) > log_evidence + np.log(tuning.missed.least_ratio)
+        parts = parts_with_mass(evaluator, mixture, tops, values, is_suspect, log_evidence, tuning)
+        scale = find_scale(generator, evaluator, proposal, mixture, log_evidence, *radial)
     return parts + ([] if scale is None else [Part(*scale)]), searched
 
 

@@ -8,11 +8,11 @@ from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
 from klover.search.missed import Searched
 from klover.targets.evaluator import BudgetExhausted
-from klover.tuning import Answer
+from klover.tuning import Tuning
 from klover.verdict.checks import CHECKS, PARTICLE_CHECKS, SPENT, Case, Check, Doubt
 from klover.verdict.status import Status
 
-ANSWER = Answer()
+TUNING = Tuning()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def judge(case: Case) -> Verdict:
     trusted = Status.PARTICLES if is_particles else Status.TRUSTED
     doubts = (_ask(check, case) for check in (PARTICLE_CHECKS if is_particles else CHECKS))
     doubt = next((doubt for doubt in doubts if doubt is not None), Doubt(trusted))
-    figures = figures_of(case.draws, case.tuning.answer) | doubt.figures
+    figures = figures_of(case.draws, case.tuning) | doubt.figures
     reason = doubt.status.reason.format(**figures)
     num_invalid = figures["num_nan"] + figures["num_infinite"]
     if doubt.status is Status.TRUSTED and num_invalid > 0:
@@ -66,7 +66,7 @@ def _ask(check: Check, case: Case) -> Doubt | None:
         return Doubt(Status.UNFINISHED, {"cause": SPENT}) if case.cause is None else None
 
 
-def figures_of(draws: WeightedDraws, answer: Answer = ANSWER) -> dict[str, Any]:
+def figures_of(draws: WeightedDraws, tuning: Tuning = TUNING) -> dict[str, Any]:
     """Return the numbers that the texts of any status may name."""
     figures = {
         "pareto_k": float(draws.pareto_k),
@@ -75,8 +75,9 @@ def figures_of(draws: WeightedDraws, answer: Answer = ANSWER) -> dict[str, Any]:
         "num_nan": int(draws.num_nan),
         "num_infinite": int(draws.num_positive_infinite),
         "limit": reliable_k(draws.num_draws),
-        "minimum": answer.fewest_effective,
+        "minimum": tuning.answer.fewest_effective,
     }
     if isinstance(draws, ParticleDraws):
         figures |= {"num_islands": draws.num_islands, "spread": draws.spread, "drift": float(draws.drift)}
+        figures |= {"largest_spread": tuning.islands.largest_spread, "largest_drift": tuning.answer.largest_drift}
     return figures

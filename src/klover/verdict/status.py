@@ -231,9 +231,9 @@ class Status(enum.Enum):
         "bound on average.",
         "No mixture of this size gives usable importance weights in {dimensions} (k̂ = {pareto_k:.2f}), and the "
         "particles that took over have not settled: the log evidences of {num_islands} islands scatter with a "
-        "standard deviation of {spread:.2f} (below 1 is wanted), and their mean log density still moved by "
-        "{drift:.1f} standard errors (below 3 is wanted). They lie near the posterior, but their spread and the "
-        "evidence are not to be used.",
+        "standard deviation of {spread:.2f} (below {largest_spread:.2g} is wanted), and their mean log density still "
+        "moved by {drift:.1f} standard errors (below {largest_drift:.2g} is wanted). They lie near the posterior, but "
+        "their spread and the evidence are not to be used.",
         (MORE_WORK, COORDINATES, START, "Use the particles for predictions at most, checked on data held out."),
     )
 
