@@ -53,6 +53,11 @@ def trusted(lines: Lines) -> list[dict]:
     return of(lines, RIGHT, WRONG, TRUSTED)
 
 
+def broken(lines: Lines) -> list[dict]:
+    """Choose what is trusted and wrong inside of the stated envelope; a line that does not say so counts."""
+    return [line for line in of(lines, WRONG) if line.get("inside_envelope", True)]
+
+
 def totals(lines: Lines, title: str) -> str:
     """Count outcomes, with exact bounds."""
     if not lines:
@@ -62,6 +67,7 @@ def totals(lines: Lines, title: str) -> str:
     if known:
         rows += [f"  {'right':<11} {share(len(of(known, RIGHT)), len(known))} of the trusted"]
         rows += [f"  {'wrong':<11} {share(len(of(known, WRONG)), len(known))} of the trusted"]
+        rows += [f"  wrong, inside the stated envelope {share(len(broken(known)), len(known))} of the trusted"]
     rows += [f"  {name:<11} {share(len(of(lines, name)), len(lines))}" for name in (REFUSED, UNFINISHED, RAISED)]
     refused = of(lines, REFUSED)
     if known and refused:
@@ -143,15 +149,21 @@ def wrong_ones(lines: Lines) -> str:
         words += [] if error is None else [f"log Z {error:+.3f} ± {line['log_z_se']:.3f}"]
         words += [f"mean {line['mean_error']:.2f} sd"] if line.get("mean_error") is not None else []
         words += [f"sd × {ratio:.2f}"] if ratio is not None else []
-        words += [missed(line)] if "masses" in line else []
+        words += [missed(line), "INSIDE" if broken([line]) else "outside of the envelope"]
         rows.append("  " + ", ".join(filter(None, words)))
     return "\n".join(rows)
 
 
 def missed(line: dict) -> str:
-    """Name the parts of a mixture of which less than half was found, by their weights."""
-    lost = [weight for weight, mass in zip(line["weights"], line["masses"], strict=True) if mass < weight / 2]
-    return f"missed {len(lost)} of {len(line['weights'])} parts, weight {sum(lost):.2f}" if lost else ""
+    """Describe the parts of a mixture of which less than half was found, relative to known ones."""
+    parts = line.get("missed") or []
+    words = [f"{part['width']:.2f} × as wide at {part['distance']:.0f} sd" for part in parts]
+    weight = sum(part["weight"] for part in parts)
+    return (
+        f"missed {len(parts)} of {len(line['weights'])} parts, weight {weight:.2f} ({'; '.join(words)})"
+        if parts
+        else ""
+    )
 
 
 def raised_ones(lines: Lines) -> str:
