@@ -29,6 +29,8 @@ BARE_LOG_Z_LIMIT = 0.2
 RIGHT, WRONG, REFUSED, UNFINISHED, RAISED = "trusted right", "trusted wrong", "refused", "unfinished", "raised"
 TRUSTED = "trusted"
 """Trusted, where the right answer is not known: simulation-based calibration judges many of them together."""
+UNSUITED = "unsuited"
+"""Another tool cannot be asked: a nested sampler needs a box, a sampler of gradients needs them."""
 NOT_MADE = "not made"
 """The case itself failed; it counts neither for the engine nor against it."""
 

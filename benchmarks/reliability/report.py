@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks import processes
-from benchmarks.reliability import calibration, statistics
-from benchmarks.reliability.outcome import NOT_MADE, RAISED, REFUSED, RIGHT, TRUSTED, UNFINISHED, WRONG
+from benchmarks.reliability import TRUST, calibration, statistics
+from benchmarks.reliability.outcome import NOT_MADE, RAISED, REFUSED, RIGHT, TRUSTED, UNFINISHED, UNSUITED, WRONG
 
 DIMS = ((1, 2), (3, 5), (6, 10), (11, 20), (21, 30), (31, 1000))
 EASY_DIM = 10
@@ -176,16 +176,21 @@ def raised_ones(lines: Lines) -> str:
 def comparison(lines: Lines) -> str:
     """Put the other tools beside klover, each on the cases that both were given and the tool was suited for."""
     own = {line["id"]: line for line in lines if line.get("peer") is None}
-    rows = []
+    heads = ["", "trusted if", "cases", "trusted and right", "trusted and wrong", "wrong of the trusted"]
+    heads += ["refused", "unfinished", "raised", "median s"]
+    rows = [heads, ["---"] * len(heads)]
     for peer in dict.fromkeys(line["peer"] for line in lines if line.get("peer") is not None):
-        theirs = [line for line in lines if line.get("peer") == peer and line["outcome"] != "unsuited"]
+        theirs = [line for line in lines if line.get("peer") == peer and line["outcome"] != UNSUITED]
         theirs = [line for line in theirs if line["id"] in own]
-        for name, group in ((peer, theirs), ("klover there", [own[line["id"]] for line in theirs])):
-            known = of(group, RIGHT, WRONG)
-            words = [f"{len(group)} cases", f"right {len(of(group, RIGHT))}", f"wrong {len(of(group, WRONG))}"]
-            words += [f"{each} {len(of(group, each))}" for each in (REFUSED, UNFINISHED, RAISED)]
-            lower, upper = statistics.clopper_pearson(len(of(known, WRONG)), len(known))
-            seconds = np.median([line["cpu_seconds"] for line in group if "cpu_seconds" in line] or [np.nan])
-            words += [f"wrong of the trusted {lower:.1%} to {upper:.1%}", f"median {seconds:.1f} s"]
-            rows.append(f"  {name:<13} " + ", ".join(words))
-    return "\n".join(rows)
+        rows += [tool_row(peer, TRUST[peer], theirs)]
+        rows += [tool_row("klover there", TRUST["klover"], [own[line["id"]] for line in theirs])]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) if len(rows) > 2 else ""
+
+
+def tool_row(name: str, trust: str, lines: Lines) -> list[str]:
+    """Count what became of a tool's answers."""
+    right, wrong = len(of(lines, RIGHT)), len(of(lines, WRONG))
+    lower, upper = statistics.clopper_pearson(wrong, right + wrong)
+    seconds = np.median([line["cpu_seconds"] for line in lines if "cpu_seconds" in line] or [np.nan])
+    words = [name, trust, str(len(lines)), str(right), str(wrong), f"{lower:.1%} to {upper:.1%}"]
+    return words + [str(len(of(lines, each))) for each in (REFUSED, UNFINISHED, RAISED)] + [f"{seconds:.1f}"]

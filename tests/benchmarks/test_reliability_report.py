@@ -82,8 +82,11 @@ def test_tools_are_compared_on_what_both_were_given():
         LINES[1] | {"peer": "nuts", "outcome": "unsuited"},
     ]
     rows = report.comparison([*LINES, *theirs, line(77, "refused", peer="nuts")]).splitlines()
-    assert rows[0].startswith("  nuts          1 cases, right 0, wrong 1, refused 0, unfinished 0, raised 0, ")
-    assert "klover there  1 cases, right 1, wrong 0" in rows[1]
+    assert rows[2].startswith(
+        "| nuts | R-hat < 1.01, ESS ≥ 400, no divergence | 1 | 0 | 1 | 2.5% to 100.0% | 0 | 0 | 0 |"
+    )
+    assert rows[3].startswith("| klover there | its verdict | 1 | 1 | 0 | 0.0% to 97.5% | 0 | 0 | 0 |")
+    assert report.comparison(LINES) == ""
 
 
 def ranked(number, ranks, pits=None):
