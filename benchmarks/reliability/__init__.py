@@ -12,3 +12,13 @@ PEERS = {
     "dynesty": "dynesty",
 }
 """Other tools, by their names here and in ``benchmarks/peers``."""
+TRUST = {
+    "klover": "its verdict",
+    "nuts": "R-hat < 1.01, ESS ≥ 400, no divergence",
+    "nutpie": "R-hat < 1.01, ESS ≥ 400, no divergence",
+    "pathfinder": "Pareto k < 0.7",
+    "svi": "Pareto k < 0.7",
+    "smc": "the last temperature is reached",
+    "dynesty": "its own rule of stopping is met",
+}
+"""When the users of a tool believe it."""

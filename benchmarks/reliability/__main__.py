@@ -14,6 +14,8 @@ import pathlib
 from benchmarks import processes
 from benchmarks.reliability import ARMS, PEERS, SETS
 
+RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
+
 
 def main() -> None:
     """Do what the arguments say."""
@@ -36,6 +38,8 @@ def main() -> None:
     report = commands.add_parser("report", help="count what became of fits")
     report.add_argument("files", nargs="+", type=pathlib.Path)
     report.add_argument("--totals", action="store_true", help="totals only: no families, no cases")
+    report.add_argument("--suite", type=pathlib.Path, default=RESULTS / "suite.jsonl", help="runs of the suite")
+    report.add_argument("--posteriors", type=pathlib.Path, default=RESULTS / "posteriors.jsonl", help="and of these")
     report.add_argument("--out", type=pathlib.Path, help="folder for the page and its figures")
     arguments = parser.parse_args()
     {"run": run_cases, "report": write_report}[arguments.command](arguments)
@@ -67,11 +71,12 @@ def print_one(arguments: argparse.Namespace) -> None:
 
 
 def write_report(arguments: argparse.Namespace) -> None:
-    """Print the report; with a folder, write it there too, with figures."""
-    from benchmarks.reliability import report
+    """Print the goals and the report; with a folder, write them there too, with figures."""
+    from benchmarks.reliability import goals, report
 
     lines = report.read(arguments.files)
-    text = report.text(lines, arguments.totals)
+    held = goals.table(lines, processes.read(arguments.suite), processes.read(arguments.posteriors))
+    text = f"# what has to hold\n\n{held}\n\n{report.text(lines, arguments.totals)}"
     print(text)
     if arguments.out is not None:
         from benchmarks.reliability import figures

@@ -125,6 +125,11 @@ class Affine:
     def log_det_inverse(self, x):
         return -np.log(self.scales).sum()
 
+    @property
+    def linear(self) -> np.ndarray:
+        """The matrix that differences are multiplied by."""
+        return (np.eye(len(self.scales)) if self.rotation is None else self.rotation) * self.scales
+
 
 def push(density: Density, through: Map) -> Density:
     """Return the density of x = T(y). Moments stay closed forms under an affine map, and are estimated after others."""
@@ -139,7 +144,7 @@ def push(density: Density, through: Map) -> Density:
     mean = covariance = None
     scales = np.ones(density.dim)
     if isinstance(through, Affine):
-        linear = (np.eye(density.dim) if through.rotation is None else through.rotation) * through.scales
+        linear = through.linear
         if density.mean is not None:
             mean = through.forward(density.mean)
         if density.covariance is not None:
@@ -158,8 +163,11 @@ def push(density: Density, through: Map) -> Density:
 
 
 def _push_parts(parts: Parts, through: Map) -> Parts:
-    slopes = [jax.jacfwd(through.inverse)(through.forward(location)) for location in parts.locations]
-    slopes = np.linalg.inv(np.asarray(slopes, float))
+    if isinstance(through, Affine):
+        slopes = through.linear
+    else:
+        slopes = jax.vmap(jax.jacfwd(through.inverse))(through.forward(parts.locations))
+        slopes = np.linalg.inv(np.asarray(slopes, float))
     return Parts(
         parts.weights,
         np.asarray(through.forward(parts.locations)),

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reliability import inside
 from benchmarks.reliability.case import Case
 from benchmarks.reliability.truth import Truth
 
@@ -28,6 +29,8 @@ BARE_LOG_Z_LIMIT = 0.2
 RIGHT, WRONG, REFUSED, UNFINISHED, RAISED = "trusted right", "trusted wrong", "refused", "unfinished", "raised"
 TRUSTED = "trusted"
 """Trusted, where the right answer is not known: simulation-based calibration judges many of them together."""
+UNSUITED = "unsuited"
+"""Another tool cannot be asked: a nested sampler needs a box, a sampler of gradients needs them."""
 NOT_MADE = "not made"
 """The case itself failed; it counts neither for the engine nor against it."""
 
@@ -131,13 +134,16 @@ def line_of_fit(case: Case, fit) -> dict[str, Any]:
         "rounds": len(fit.history["round"]),
         "components": int(fit.mixture.num_components),
     }
-    searched = getattr(fit.verdict, "searched", None)
-    line["envelope"] = dataclasses.asdict(searched) if dataclasses.is_dataclass(searched) else searched
+    searched, masses = fit.verdict.searched, None
+    smallest = None if searched is None else searched.smallest_scale
+    line["envelope"] = None if searched is None else dataclasses.asdict(searched) | {"smallest_scale": smallest}
     if case.parts is not None:
         shares = case.parts.shares(np.asarray(fit.draws.x, float))
-        weight = np.exp(np.asarray(fit.draws.log_weight, float))
+        masses = np.exp(np.asarray(fit.draws.log_weight, float)) @ np.nan_to_num(shares)
         line["weights"] = np.round(case.parts.weights, 5).tolist()
-        line["masses"] = np.round(weight @ np.nan_to_num(shares), 5).tolist()
+        line["masses"] = np.round(masses, 5).tolist()
+    if line["outcome"] == WRONG:
+        line |= inside.judge(case.parts, case.is_unimodal, masses, smallest)
     return line if case.measure is None else line | case.measure(fit)
 
 

@@ -1,7 +1,9 @@
 """The same cases through other tools, by the modules in ``benchmarks/peers``, judged by the same rule."""
 
+import types
 from typing import Any
 
+import jax
 import numpy as np
 
 from benchmarks import field, peers, tasks
@@ -10,8 +12,7 @@ from benchmarks.reliability.case import Case
 
 FEWEST_EFFECTIVE = 400
 """Effective draws of a chain's worst coordinate, below which its user would not trust it."""
-UNSUITED = "unsuited"
-"""The tool cannot be asked: a nested sampler needs a box, a sampler of gradients needs them."""
+WITHOUT_GRADIENTS = ("dynesty",)
 
 
 class BoxedTask(tasks.Task):
@@ -32,13 +33,31 @@ def as_task(case: Case) -> tasks.Task:
     )
 
 
+def load(peer: str) -> tuple[types.ModuleType, dict[str, Any]]:
+    """Import a peer's module, or say what is missing: a tool that is not installed has no outcomes."""
+    try:
+        return peers.load(PEERS[peer])
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{peer} cannot be run: {error}. It comes with the extra bench.") from None
+
+
+def check_gradient(case: Case) -> None:
+    """Refuse a case of values alone."""
+    try:
+        jax.eval_shape(jax.grad(case.target.log_prob), case.target.start)
+    except ValueError:
+        raise tasks.Unsuited(f"{case.id} has no gradient.") from None
+
+
 def solve(case: Case, peer: str, seed: int) -> dict[str, Any]:
     """Run a peer on a case, and return what is kept of it."""
-    module, setting = peers.load(PEERS[peer])
+    module, setting = load(peer)
     try:
+        if peer not in WITHOUT_GRADIENTS:
+            check_gradient(case)
         found = module.prepare(as_task(case), **setting)(seed)
     except tasks.Unsuited as reason:
-        return {"outcome": UNSUITED, "reason": str(reason)}
+        return {"outcome": outcome.UNSUITED, "reason": str(reason)}
     complaint = found.complaint
     if found.x.ndim == 3 and not field.effective(found) >= FEWEST_EFFECTIVE:
         complaint = ", ".join(filter(None, [complaint, f"ESS below {FEWEST_EFFECTIVE}"]))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks import processes
-from benchmarks.reliability import calibration, statistics
-from benchmarks.reliability.outcome import NOT_MADE, RAISED, REFUSED, RIGHT, TRUSTED, UNFINISHED, WRONG
+from benchmarks.reliability import TRUST, calibration, statistics
+from benchmarks.reliability.outcome import NOT_MADE, RAISED, REFUSED, RIGHT, TRUSTED, UNFINISHED, UNSUITED, WRONG
 
 DIMS = ((1, 2), (3, 5), (6, 10), (11, 20), (21, 30), (31, 1000))
 EASY_DIM = 10
@@ -53,6 +53,11 @@ def trusted(lines: Lines) -> list[dict]:
     return of(lines, RIGHT, WRONG, TRUSTED)
 
 
+def broken(lines: Lines) -> list[dict]:
+    """Choose what is trusted and wrong inside of the stated envelope; a line that does not say so counts."""
+    return [line for line in of(lines, WRONG) if line.get("inside_envelope", True)]
+
+
 def totals(lines: Lines, title: str) -> str:
     """Count outcomes, with exact bounds."""
     if not lines:
@@ -62,6 +67,7 @@ def totals(lines: Lines, title: str) -> str:
     if known:
         rows += [f"  {'right':<11} {share(len(of(known, RIGHT)), len(known))} of the trusted"]
         rows += [f"  {'wrong':<11} {share(len(of(known, WRONG)), len(known))} of the trusted"]
+        rows += [f"  wrong, inside the stated envelope {share(len(broken(known)), len(known))} of the trusted"]
     rows += [f"  {name:<11} {share(len(of(lines, name)), len(lines))}" for name in (REFUSED, UNFINISHED, RAISED)]
     refused = of(lines, REFUSED)
     if known and refused:
@@ -143,15 +149,21 @@ def wrong_ones(lines: Lines) -> str:
         words += [] if error is None else [f"log Z {error:+.3f} ± {line['log_z_se']:.3f}"]
         words += [f"mean {line['mean_error']:.2f} sd"] if line.get("mean_error") is not None else []
         words += [f"sd × {ratio:.2f}"] if ratio is not None else []
-        words += [missed(line)] if "masses" in line else []
+        words += [missed(line), "INSIDE" if broken([line]) else "outside of the envelope"]
         rows.append("  " + ", ".join(filter(None, words)))
     return "\n".join(rows)
 
 
 def missed(line: dict) -> str:
-    """Name the parts of a mixture of which less than half was found, by their weights."""
-    lost = [weight for weight, mass in zip(line["weights"], line["masses"], strict=True) if mass < weight / 2]
-    return f"missed {len(lost)} of {len(line['weights'])} parts, weight {sum(lost):.2f}" if lost else ""
+    """Describe the parts of a mixture of which less than half was found, relative to known ones."""
+    parts = line.get("missed") or []
+    words = [f"{part['width']:.2f} × as wide at {part['distance']:.0f} sd" for part in parts]
+    weight = sum(part["weight"] for part in parts)
+    return (
+        f"missed {len(parts)} of {len(line['weights'])} parts, weight {weight:.2f} ({'; '.join(words)})"
+        if parts
+        else ""
+    )
 
 
 def raised_ones(lines: Lines) -> str:
@@ -164,16 +176,21 @@ def raised_ones(lines: Lines) -> str:
 def comparison(lines: Lines) -> str:
     """Put the other tools beside klover, each on the cases that both were given and the tool was suited for."""
     own = {line["id"]: line for line in lines if line.get("peer") is None}
-    rows = []
+    heads = ["", "trusted if", "cases", "trusted and right", "trusted and wrong", "wrong of the trusted"]
+    heads += ["refused", "unfinished", "raised", "median s"]
+    rows = [heads, ["---"] * len(heads)]
     for peer in dict.fromkeys(line["peer"] for line in lines if line.get("peer") is not None):
-        theirs = [line for line in lines if line.get("peer") == peer and line["outcome"] != "unsuited"]
+        theirs = [line for line in lines if line.get("peer") == peer and line["outcome"] != UNSUITED]
         theirs = [line for line in theirs if line["id"] in own]
-        for name, group in ((peer, theirs), ("klover there", [own[line["id"]] for line in theirs])):
-            known = of(group, RIGHT, WRONG)
-            words = [f"{len(group)} cases", f"right {len(of(group, RIGHT))}", f"wrong {len(of(group, WRONG))}"]
-            words += [f"{each} {len(of(group, each))}" for each in (REFUSED, UNFINISHED, RAISED)]
-            lower, upper = statistics.clopper_pearson(len(of(known, WRONG)), len(known))
-            seconds = np.median([line["cpu_seconds"] for line in group if "cpu_seconds" in line] or [np.nan])
-            words += [f"wrong of the trusted {lower:.1%} to {upper:.1%}", f"median {seconds:.1f} s"]
-            rows.append(f"  {name:<13} " + ", ".join(words))
-    return "\n".join(rows)
+        rows += [tool_row(peer, TRUST[peer], theirs)]
+        rows += [tool_row("klover there", TRUST["klover"], [own[line["id"]] for line in theirs])]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) if len(rows) > 2 else ""
+
+
+def tool_row(name: str, trust: str, lines: Lines) -> list[str]:
+    """Count what became of a tool's answers."""
+    right, wrong = len(of(lines, RIGHT)), len(of(lines, WRONG))
+    lower, upper = statistics.clopper_pearson(wrong, right + wrong)
+    seconds = np.median([line["cpu_seconds"] for line in lines if "cpu_seconds" in line] or [np.nan])
+    words = [name, trust, str(len(lines)), str(right), str(wrong), f"{lower:.1%} to {upper:.1%}"]
+    return words + [str(len(of(lines, each))) for each in (REFUSED, UNFINISHED, RAISED)] + [f"{seconds:.1f}"]

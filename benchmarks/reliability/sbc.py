@@ -26,6 +26,8 @@ from benchmarks.reliability.truth import Truth
 
 MOST_ELEMENTS = 4
 """Elements of an array whose ranks are kept."""
+RUNS_ONCE = {"xla_backend_optimization_level": 0}
+"""Options of programs whose compilation takes a thousand times as long as they do."""
 HIDDEN = ("predictor", "y", "time")
 """Sites that are no parameters: data, and deterministic sites that only the model needs."""
 
@@ -47,13 +49,14 @@ def simulate(model: Callable, seed: int) -> Simulation:
     """Draw parameters from the prior, and data from the parameters."""
     kinds = {}
 
-    @jax.jit  # one program: run by itself, every operation of the model would be compiled for its shapes
     def draw(key):
         sites = handlers.trace(handlers.seed(model, key)).get_trace()
         kinds.update({name: site["type"] for name, site in sites.items() if site["type"] != "plate"})
         return {name: sites[name]["value"] for name in kinds}
 
-    values = {name: np.asarray(value) for name, value in draw(jax.random.key(seed)).items()}
+    # One program: run by itself, every operation of the model would be compiled for its shapes.
+    program = jax.jit(draw, compiler_options=RUNS_ONCE)
+    values = {name: np.asarray(value) for name, value in program(jax.random.key(seed)).items()}
     drawn = {name: values[name] for name in kinds if name not in HIDDEN}
     return Simulation(model, drawn, [name for name in drawn if kinds[name] == "sample"], values["y"])
 
@@ -68,7 +71,8 @@ def log_densities(simulation: Simulation, values: dict[str, np.ndarray]) -> tupl
         logs = [(site["is_observed"], jnp.sum(site["fn"].log_prob(site["value"]))) for site in sites]
         return sum(log for is_observed, log in logs if is_observed), sum(log for _, log in logs)
 
-    both_at = jax.jit(jax.vmap(both))({name: values[name] for name in simulation.latent})
+    program = jax.jit(jax.vmap(both), compiler_options=RUNS_ONCE)
+    both_at = program({name: values[name] for name in simulation.latent})
     return np.asarray(both_at[0]), np.asarray(both_at[1])
 
 

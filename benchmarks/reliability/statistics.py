@@ -33,3 +33,10 @@ def scores(values: list[float]) -> str:
     beyond = [np.mean(np.abs(z) > limit) for limit in (2, 3)]
     robust = stats.iqr(z) / (2 * stats.norm.ppf(0.75))
     return f"{len(z)}: sd {z.std():.2f} (by quartiles {robust:.2f}), beyond 2 {beyond[0]:.1%}, beyond 3 {beyond[1]:.2%}"
+
+
+def spread(values: list[float]) -> str:
+    """Give the standard deviation of z-scores and the share beyond 3, with its exact bounds."""
+    if not values:
+        return "none"
+    return f"sd {np.std(values):.2f}, beyond 3 {share(int(np.sum(np.abs(values) > 3)), len(values))}"

@@ -85,6 +85,8 @@ class Job:
 
     def begin(self) -> None:
         """Make the first fit of a process, which pays for imports, on a target of no interest."""
+        if self.peer is not None:
+            peering.load(self.peer)
         klover.refine(0, klover.Target(lambda x: -0.5 * jax.numpy.sum(x**2), jax.numpy.zeros(1)))
 
     def run(self, name: str) -> dict[str, Any]:

@@ -22,7 +22,17 @@ def line(number, outcome, **changes):
 LINES = [
     line(0, "trusted right"),
     line(1, "trusted right", dim=30, in_reach=False, unimodal=False),
-    line(2, "trusted wrong", wrong_by=["log_z"], log_z_error=-0.7, weights=[0.4, 0.6], masses=[0.0, 1.0], sd_ratio=0.5),
+    line(
+        2,
+        "trusted wrong",
+        wrong_by=["log_z"],
+        log_z_error=-0.7,
+        weights=[0.4, 0.6],
+        masses=[0.0, 1.0],
+        sd_ratio=0.5,
+        inside_envelope=False,
+        missed=[{"weight": 0.4, "mass": 0.67, "width": 0.1, "distance": 7.3, "inside": False}],
+    ),
     line(3, "refused", status="HEAVY_WEIGHTS"),
     {"id": "known/dev/mixture/4", "arm": "known", "family": "mixture", "outcome": "unfinished", "reason": "killed"},
     line(5, "raised", status="LinAlgError", reason="no convergence"),
@@ -53,7 +63,8 @@ def test_a_report_counts(tmp_path):
     assert "in reach: 4 fits" in text
     assert "1 HEAVY_WEIGHTS" in text
     assert "known/dev/mixture/2, d = 3, importance, log_z, log Z -0.700 ± 0.010" in text
-    assert "missed 1 of 2 parts, weight 0.40" in text
+    assert "missed 1 of 2 parts, weight 0.40 (0.10 × as wide at 7 sd), outside of the envelope" in text
+    assert "wrong, inside the stated envelope 0 of 3" in text
     assert "known/dev/mixture/5: LinAlgError: no convergence" in text
     assert "importance, right: log Z 2: sd 0.00" in text
 
@@ -71,8 +82,11 @@ def test_tools_are_compared_on_what_both_were_given():
         LINES[1] | {"peer": "nuts", "outcome": "unsuited"},
     ]
     rows = report.comparison([*LINES, *theirs, line(77, "refused", peer="nuts")]).splitlines()
-    assert rows[0].startswith("  nuts          1 cases, right 0, wrong 1, refused 0, unfinished 0, raised 0, ")
-    assert "klover there  1 cases, right 1, wrong 0" in rows[1]
+    assert rows[2].startswith(
+        "| nuts | R-hat < 1.01, ESS ≥ 400, no divergence | 1 | 0 | 1 | 2.5% to 100.0% | 0 | 0 | 0 |"
+    )
+    assert rows[3].startswith("| klover there | its verdict | 1 | 1 | 0 | 0.0% to 97.5% | 0 | 0 | 0 |")
+    assert report.comparison(LINES) == ""
 
 
 def ranked(number, ranks, pits=None):

@@ -139,8 +139,9 @@ def test_a_verdict_costs_a_few_evaluations(make_case):
     case = make_case()
     before = case.evaluator.num_evaluations
     judge(case)
-    # Draws that are evaluated again, and four radii on both sides of two coordinates.
-    assert case.evaluator.num_evaluations - before == NUM_REPEATED + 1 + 4 * 2 * 2
+    # Draws that are evaluated again; for each of two coordinates four radii on both sides, and six gradients in search
+    # of necks.
+    assert case.evaluator.num_evaluations - before == NUM_REPEATED + 1 + 4 * 2 * 2 + 6 * 2
 
 
 def test_where_the_budget_does_not_pay_for_them_the_work_is_unfinished(make_case):

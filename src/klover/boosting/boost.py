@@ -26,7 +26,7 @@ from klover.targets.target import Target
 from klover.tuning import Tuning
 from klover.verdict.checks import Case
 from klover.verdict.judge import Verdict, judge
-from klover.warps.warped import WarpedMixture
+from klover.warps.warped import WarpedMixture, unwarped
 
 NUM_PROBES = 200
 
@@ -198,13 +198,13 @@ def _check_without_gradient(start: str | Mixture | Fit, settings: Settings) -> N
 
 def _checked(start: str | Mixture | Fit, key: RandomKey, target: Target, settings: Settings) -> str | Mixture:
     """Check where a fit starts; bring a given mixture to the numbers that the target works with."""
-    if isinstance(start, Fit):
-        start = start.mixture
-    if isinstance(start, WarpedMixture):
+    if isinstance(start, Fit) and isinstance(start.mixture, WarpedMixture):
         raise TypeError(
             "start must be a mixture, got one behind a warp, which boost has not. Let refine go on from it, or start "
             "from its draws: klover.refine(key, target, start=fit)."
         )
+    if isinstance(start, Fit):
+        start = unwarped(start.mixture)
     if not isinstance(start, Mixture):
         check_choice("start", start, STARTS)
         noise = np.random.default_rng(0).standard_normal((NUM_PROBES, target.dim))

@@ -19,6 +19,7 @@ from klover.search.missed import Effort, Searched, find_missed
 from klover.search.recall import Part, recall, separate
 from klover.targets.evaluator import Evaluator
 from klover.verdict.checks import Case
+from klover.warps.warped import unwarped
 
 SHARES = 0.1, 0.5
 """The smallest and the largest share of the next draws that goes to what a search has found."""
@@ -111,7 +112,7 @@ def look_before_exploring(context: Context, state: State) -> State:
     fresh = state.pool.fresh
     if state.num_returns >= context.tuning.missed.most_returns or not np.isfinite(fresh.log_p).any():
         return state
-    parts, _ = look_for_missed(context, state, fresh.proposals[0], fresh.x, fresh.log_ratio, False)
+    parts, _ = look_for_missed(context, state, unwarped(fresh.proposals[0]), fresh.x, fresh.log_ratio, False)
     return add_parts(context, state, parts, fresh.log_evidence) if parts else state
 
 

@@ -21,6 +21,7 @@ from klover.refinement.stages import Look
 from klover.refinement.state import Context, State
 from klover.sampling.hamiltonian import Bridge, Particles, move, place
 from klover.sampling.tempering import Refit, carry, excursion
+from klover.warps.warped import unwarped
 
 FOLLOWING_STEPS = 3
 """Steps of EM by which a kernel follows moving particles."""
@@ -82,7 +83,7 @@ def probe(context: Context, state: State, num: int) -> tuple[Particles, float]:
 
 def descend(context: Context, pool: Pool) -> tuple[Particles, Mixture]:
     """Carry the first draws, of which next to none are effective, to the target, and fit a mixture to them."""
-    proposal, num = pool.proposals[0], pool.sizes[0]
+    proposal, num = unwarped(pool.proposals[0]), pool.sizes[0]
 
     def refit(kernel, now):
         return grow(context.generator, kernel, equal(now.x, now.log_p), context.rules, 1)

@@ -234,7 +234,7 @@ def _answer(
         mixture = aim(context, state, mixture, integrand)
     proposal = behind(mixture, state.warp)
     evaluator.open_reserve()
-    planned = num_draws or frugality.num_final_draws(context, state, proposal, cause == SPENT)
+    planned = num_draws or frugality.num_final_draws(context, state, mixture, cause == SPENT)
     draws = weigh_on_host(context.generator, evaluator, proposal, planned)
     cause = cause or (SPENT if draws.num_draws < planned else None)
     parts, searched = (), None

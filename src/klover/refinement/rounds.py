@@ -111,7 +111,7 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
     is_warped = (is_tried or state.warp is not None) and context.dim <= context.tuning.search.full_dim
     sample = state.pool.thinned(context.generator, (1 + 3 * is_warped) * context.num_fitted, fewest)
     if particles is not None:
-        ess = kish(state.pool.weight(fewest))
+        ess = float(kish(state.pool.weight(fewest)))
         groups = (particles, *state.archive)
         x, log_p = (np.concatenate([getattr(group, name) for group in groups]) for name in ("x", "log_p"))
         share = max(len(x) / (len(x) + ess), context.tuning.exploration.particle_share)

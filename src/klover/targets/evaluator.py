@@ -18,12 +18,12 @@ import numpy as np
 from klover.base.shapes import Float
 from klover.targets.budget import Allowance, Budget, BudgetExhausted, check_budget
 from klover.targets.loaded import TargetLike, as_target
-from klover.targets.positions import pad, ravel_rows
+from klover.targets.positions import pad
+from klover.targets.prior import Points, PriorDraws
 from klover.targets.target import LARGEST_INTERMEDIATE, Target
 
 GRADIENT_BLOCKS = (32, 512)
 VALUE_BLOCK = 1024
-NUM_PRIOR_DRAWS = 256
 MANY = 2048
 """Points from which on many at a time are worth another program."""
 SMALL_BLOCKS = (1, 32)
@@ -33,8 +33,6 @@ COUNTS = ("num_evaluations", "num_nan", "num_infinite", "num_raised", "seconds")
 
 # What a target that raises on the host raises here; a ValueError where that surfaces with the result.
 RAISED = (jax.errors.JaxRuntimeError, ValueError)
-
-Points = Float[np.ndarray, "draw dim"]
 
 
 @runtime_checkable
@@ -113,10 +111,8 @@ class Evaluator:
         self._gradient_blocks = _up_to(limit, *small[:1], *GRADIENT_BLOCKS)
         self._ready: set[tuple[Callable, int]] = set()
         self.has_gradient = _is_differentiable(self.target, self._gradient_blocks[0])
-        self._prior: Points | None = None
         self._compilation = threading.Thread(target=self._compile_values, daemon=True)
-        # Not a daemon: a process that ends must not cut off what is being compiled.
-        self._prior_drawing = threading.Thread(target=self._draw_prior)
+        self._prior = PriorDraws(self.target, self._compilation)
         if self.has_gradient:
             self._compilation.start()
 
@@ -244,29 +240,12 @@ class Evaluator:
 
     def prior_draws(self) -> Points:
         """Return draws of the model's prior, unconstrained; none where it has none that can be drawn from."""
-        if self._prior_drawing.is_alive():
-            self._prior_drawing.join()
-        elif self._prior is None:
-            self._draw_prior()
-        assert self._prior is not None
-        return self._prior if self.coordinates is None else self.coordinates.to_base(self._prior)[0]
+        draws = self._prior.get()
+        return draws if self.coordinates is None else self.coordinates.to_base(draws)[0]
 
     def draw_prior_ahead(self) -> None:
         """Draw from the prior while other work is done; the search needs it last."""
-        if getattr(self.target.model_info, "prior", None) is not None:
-            self._prior_drawing.start()
-
-    def _draw_prior(self) -> None:
-        self._prior, info, dtype = np.zeros((0, self.target.dim)), self.target.model_info, self.target.start.dtype
-        if info is None or info.prior is None:
-            return
-        if self._compilation.is_alive():
-            self._compilation.join()
-        # A model whose prior cannot be drawn from has none for the search.
-        with contextlib.suppress(Exception), jax.enable_x64(dtype == np.float64):
-            keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
-            draws = np.asarray(ravel_rows(jax.jit(jax.vmap(info.prior))(keys)), float)
-            self._prior = draws[np.isfinite(draws).all(axis=1)]
+        self._prior.begin()
 
     def _clean(self, value: Float[np.ndarray, " draw"]) -> Float[np.ndarray, " draw"]:
         is_nan, is_infinite = np.isnan(value), value == np.inf

@@ -35,7 +35,7 @@ class ModelInfo:
     log_likelihood
         From one constrained position to the log likelihood of each observation, by the observed variable's name.
     prior
-        From a key to an unconstrained position that is drawn from the prior, where that is proper.
+        From a key and a number to so many unconstrained positions, stacked, drawn from the prior, where that is proper.
     predict
         From a key and one constrained position to new observations, by the observed variable's name.
     reach
@@ -50,6 +50,6 @@ class ModelInfo:
     improper: tuple[str, ...] = ()
     unconstrain: Callable[[Position], PyTree] | None = None
     log_likelihood: Callable[[Position], dict[str, AnyArray]] | None = None
-    prior: Callable[[Key[jax.Array, ""]], PyTree] | None = None
+    prior: Callable[[Key[jax.Array, ""], int], PyTree] | None = None
     predict: Callable[[Key[jax.Array, ""], Position], dict[str, AnyArray]] | None = None
     reach: Corners | None = None

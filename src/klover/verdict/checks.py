@@ -18,6 +18,7 @@ from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
 from klover.mixtures.mixture import Mixture
 from klover.search.missed import Effort, Searched, find_tops, parts_with_mass
+from klover.search.necks import endless_neck
 from klover.search.recall import Part
 from klover.search.tails import endless_coordinate
 from klover.targets.evaluator import Evaluator
@@ -104,6 +105,8 @@ def improper(case: Case) -> Doubt | None:
         centre = weight @ x
         scale = np.sqrt(weight @ (x - centre) ** 2)
         coordinate, width = endless_coordinate(case.evaluator, centre, scale), np.inf
+        if coordinate is None:
+            coordinate = endless_neck(case.evaluator, centre, scale)
     if coordinate is None:
         return None
     return Doubt(Status.IMPROPER, {"width": width, "name": case.evaluator.target.coordinate_name(coordinate)})

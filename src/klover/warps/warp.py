@@ -1,6 +1,6 @@
 """A composition of layers, from the user's coordinates x to base coordinates z in which a mixture is fitted."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from klover.base.shapes import PerDraw, Points, record
 from klover.warps.linear import Linear, decorrelate, separate
@@ -15,11 +15,11 @@ KINDS = ("correlated", "independent", "led")
 
 @record
 class Warp:
-    """Layers, the first of which sees the user's coordinates."""
+    """Layers, the first of which sees the user's coordinates; arrays of NumPy or JAX stay what they are."""
 
     layers: tuple[Layer, ...]
 
-    def to_base(self, x: Points) -> tuple[Points, PerDraw]:
+    def to_base(self, x: Any) -> tuple[Any, Any]:
         """Return base coordinates, and the log determinant of their derivative in x."""
         log_det = 0 * x[..., 0]
         for layer in self.layers:
@@ -27,7 +27,7 @@ class Warp:
             log_det = log_det + change
         return x, log_det
 
-    def from_base(self, z: Points) -> tuple[Points, PerDraw]:
+    def from_base(self, z: Any) -> tuple[Any, Any]:
         """Return the user's coordinates, and the log determinant of their derivative in z."""
         log_det = 0 * z[..., 0]
         for layer in reversed(self.layers):
@@ -41,7 +41,7 @@ class Warp:
         first = self.layers[0]
         return first.num_leads if isinstance(first, Triangular) else 0
 
-    def pull_back(self, z: Points, gradient: Points) -> Points:
+    def pull_back(self, z: Any, gradient: Any) -> Any:
         r"""Return the gradient in z of :math:`\log p(x(z))+\log|\partial x/\partial z|`, given that of log p in x."""
         inside = [z]
         for layer in reversed(self.layers[1:]):

@@ -54,11 +54,11 @@ class WarpedMixture:
         z, log_det = self.warp.to_base(check_points("x", x, self.dim))
         return self.mixture.log_prob(z) + log_det
 
-    def sample(self, key: KeyLike, num_draws: int) -> Points:
+    def sample(self, key: KeyLike, num_draws: int) -> Float[jax.Array, "draw dim"]:
         """Draw ``num_draws`` independent points."""
         return self.warp.from_base(self.mixture.sample(key, num_draws))[0]
 
-    def draw(self, generator: np.random.Generator, num_draws: int) -> Points:
+    def draw(self, generator: np.random.Generator, num_draws: int) -> Float[np.ndarray, "draw dim"]:
         """Draw on the host, as :meth:`klover.Mixture.draw`."""
         return self.warp.from_base(self.mixture.draw(generator, num_draws))[0]
 

@@ -7,8 +7,10 @@ import sys
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 import klover
+from klover.targets.evaluator import Evaluator
 
 pymc = pytest.importorskip("pymc")
 
@@ -98,6 +100,41 @@ def test_flat_priors_are_named_as_improper():
         pymc.HalfFlat("scale")
         pymc.Normal("rest")
     assert klover.from_pymc(model).model_info.improper == ("level", "scale")
+
+
+def test_draws_of_the_prior_are_unconstrained():
+    with pymc.Model() as model:
+        mu = pymc.Normal("mu", 3.0, 2.0)
+        pymc.HalfNormal("scale", 1.0)
+        pymc.Uniform("inside", -1.0, 2.0)
+        pymc.Normal("slope", mu, 1.0, shape=2)
+    target = klover.from_pymc(model)
+    draws = Evaluator(target).prior_draws()
+    assert draws.shape == (256, 5)
+    found = {name: np.asarray(value) for name, value in jax.vmap(target.unravel)(draws).items()}
+    inside = 3 / (1 + np.exp(-found["inside_interval__"])) - 1
+    for values, law in (
+        (found["mu"], stats.norm(3, 2)),
+        (np.exp(found["scale_log__"]), stats.halfnorm),
+        (inside, stats.uniform(-1, 3)),
+        # Slopes scatter around the mean that was drawn with them.
+        (found["slope"][:, 1] - found["mu"], stats.norm),
+    ):
+        assert stats.kstest(values, law.cdf).pvalue > 1e-3
+
+
+def no_density(x):
+    return -(x**2)
+
+
+def test_a_prior_without_draws_gives_no_starts():
+    with pymc.Model() as flat:
+        pymc.Flat("level")
+    with pymc.Model() as custom:
+        pymc.CustomDist("x", logp=no_density)
+    assert klover.from_pymc(flat).model_info.prior is None
+    for model in (flat, custom):
+        assert Evaluator(klover.from_pymc(model)).prior_draws().shape == (0, 1)
 
 
 def test_what_has_no_density_is_refused():

@@ -281,9 +281,12 @@ def _model_info(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> Mo
         trace = handlers.trace(fixed).get_trace(*args, **kwargs)
         return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in sites.observed}
 
-    def prior(key):
+    def draw(key):
         trace = handlers.trace(handlers.seed(model, key)).get_trace(*args, **kwargs)
         return {name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in sites.latent}
+
+    def prior(key, num):
+        return jax.jit(jax.vmap(draw))(jax.random.split(key, num))
 
     def predict(key, position):
         fixed = handlers.substitute(model, data=latent(position))

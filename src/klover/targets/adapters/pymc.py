@@ -1,4 +1,4 @@
-"""PyMC models as targets: their graphs are turned into JAX functions by PyTensor; PyMC itself makes predictions only.
+"""PyMC models as targets: PyTensor turns their graphs into JAX functions; PyMC itself draws priors and predictions.
 
 Two traps of PyMC 5 are kept away from the user: importing its JAX module asks XLA for a hundred host devices, and may
 switch JAX to double precision; ``XLA_FLAGS`` and the precision are put back to what they were.
@@ -73,6 +73,7 @@ def from_pymc(model: Any) -> Target:
 def _model_info(model: Any, jaxify: Callable, over: Callable) -> ModelInfo:
     unconstrain = _unconstrain(model, jaxify)
     observed = list(model.observed_RVs)
+    improper = tuple(each.name for each in model.free_RVs if type(each.owner.op).__name__ in FLAT)
     likelihood = over(model.logp(observed, sum=False)) if observed else None
 
     def log_likelihood(position):
@@ -84,11 +85,26 @@ def _model_info(model: Any, jaxify: Callable, over: Callable) -> ModelInfo:
         dims={name: tuple(dims) for name, dims in model.named_vars_to_dims.items() if None not in dims},
         coords={name: np.asarray(values) for name, values in model.coords.items() if values is not None},
         observed={each.name: np.asarray(model.rvs_to_values[each].eval()) for each in observed},
-        improper=tuple(each.name for each in model.free_RVs if type(each.owner.op).__name__ in FLAT),
+        improper=improper,
         unconstrain=unconstrain,
         log_likelihood=log_likelihood if observed else None,
+        prior=None if improper else _prior(model, unconstrain),
         predict=_predict(model) if observed else None,
     )
+
+
+def _prior(model: Any, unconstrain: Callable) -> Callable[..., dict[str, Any]]:
+    """Return the way from a key and a number to draws of the prior; potentials have no part in them."""
+
+    def prior(key, num):
+        from pymc import draw
+
+        # Compiling C for a few hundred draws would take seconds, and Python's own thunks take milliseconds.
+        drawn = draw(model.free_RVs, draws=num, mode="FAST_COMPILE", random_seed=int(jax.random.bits(key)))
+        values = {variable.name: values for variable, values in zip(model.free_RVs, drawn, strict=True)}
+        return jax.jit(jax.vmap(unconstrain))(values)
+
+    return prior
 
 
 def _predict(model: Any) -> Callable[..., dict[str, Any]]:
