@@ -78,5 +78,6 @@ def figures_of(draws: WeightedDraws, answer: Answer = ANSWER) -> dict[str, Any]:
         "minimum": answer.fewest_effective,
     }
     if isinstance(draws, ParticleDraws):
-        figures |= {"num_islands": draws.num_islands, "spread": draws.spread, "drift": float(draws.drift)}
+        figures |= {"num_islands": draws.num_islands, "spread": draws.spread}
+        figures |= {"drift": float(draws.drift), "agreement": float(draws.agreement)}
     return figures
