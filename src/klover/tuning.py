@@ -198,12 +198,26 @@ class Missed:
 class Islands:
     """Particles that take over where importance sampling cannot work."""
 
-    num_islands: int = number(4, "islands", "whose scatter is the error", "habit: four chains")
-    island_size: int = number(32, "particles", "of an island", "measured: few on long trajectories do better")
-    trajectory: float = number(8.0, "sds", "length of a trajectory", "measured: neural networks")
+    num_islands: int = number(
+        8, "islands", "from each start; their scatter is the error", "theory: a t with 14 degrees"
+    )
+    island_size: int = number(32, "particles", "of an island", "measured: the bias of an evidence is that of one")
+    inflations: tuple[float, ...] = number(
+        (1.0, 2.0), "sds", "of the approximation: narrow and wide starts, which have to end alike", "measured: funnels"
+    )
+    effective_share: float = number(
+        0.95, "share", "of a start's particles that stays effective in a change of temperature", "measured: evidences"
+    )
+    short_trajectory: float = number(
+        2.0, "sds", "length of a trajectory between temperatures, a quarter of a turn and more", "measured: evidences"
+    )
+    trajectory: float = number(8.0, "sds", "length of a trajectory at the target", "measured: neural networks")
     most_leapfrogs: int = number(250, "steps", "of one", "measured: neural networks")
-    num_sweeps: int = number(24, "sweeps", "at the target itself; the second half is kept", "guess")
+    num_sweeps: int = number(8, "sweeps", "at the target itself; the second half is kept", "guess")
     largest_spread: float = number(1.0, "nats", "standard deviation of the islands' log evidences", "guess")
+    least_agreement: float = number(
+        0.01, "chance", "of starts that end alike to differ so much", "habit: one false alarm in a hundred"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

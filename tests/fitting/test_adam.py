@@ -147,3 +147,16 @@ def test_a_failed_step_counts_as_a_gradient_of_zero(getkey):
         point = jnp.where(has_failed, point, point + update)
     assert 0 < jnp.sum(jnp.isnan(descent.loss)) < num_steps
     np.testing.assert_allclose(reached, point, rtol=1e-10)
+
+
+def test_cooled_steps_and_a_shorter_memory_are_those_of_the_schedule(getkey):
+    rate, num_steps, memory = 0.1, 20, 0.9
+    how = {"is_stochastic": True, "is_cooled": True, "memory": memory}
+    params, _ = minimise(getkey(), lambda _, now: quadratic(now), ZERO, {"a": rate, "b": rate}, num_steps, **how)
+    optimiser, point = optax.adam(optax.cosine_decay_schedule(rate, num_steps), b2=memory), ZERO
+    state = optimiser.init(point)
+    for _ in range(num_steps):
+        update, state = optimiser.update(jax.grad(quadratic)(point), state)
+        point = optax.apply_updates(point, update)
+    np.testing.assert_allclose(params["a"], point["a"], rtol=1e-10)
+    np.testing.assert_allclose(params["b"], point["b"], rtol=1e-10)

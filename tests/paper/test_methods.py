@@ -114,7 +114,7 @@ def test_choices_reach_the_settings(method):
 
 
 def test_particles_of_a_network_are_scored(getkey, monkeypatch):
-    few = Islands(num_sweeps=2, most_leapfrogs=10)
+    few = Islands(4, 8, num_sweeps=2, most_leapfrogs=10)
     for name in ("compile_ahead", "carry"):
         monkeypatch.setattr(escalation, name, functools.partial(getattr(escalation, name), tuning=few))
     monkeypatch.setattr(models, "NUM_HIDDEN", 2)

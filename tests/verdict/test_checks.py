@@ -373,13 +373,15 @@ def test_where_the_work_was_stopped_there_may_be_nothing_left_to_evaluate(make_c
     assert "interrupted" in verdict.reason
 
 
-def particles_of(case, islands=(0.69, 0.7, 0.71, 0.7), drift=0.1):
+def particles_of(case, islands=(0.69, 0.7, 0.71, 0.7), drift=0.1, agreement=0.3):
     """Return a case of particles in the place of importance draws: 400 of them, on the mode at zero."""
     target, num = case.draws.target, 400
     x = np.random.default_rng(1).normal(size=(num, target.dim))
     log_p, zero = np.asarray(target.log_prob(x)), np.asarray(0)
     weight, tail = np.full(num, -np.log(num)), np.asarray(1.2)
-    draws = ParticleDraws(x, log_p, log_p, weight, tail, zero, zero, target, np.log(islands), np.asarray(drift))
+    measured = np.log(islands), np.asarray(drift)
+    chance = np.asarray(agreement)
+    draws = ParticleDraws(x, log_p, log_p, weight, tail, zero, zero, target, *measured, agreement=chance)
     return dataclasses.replace(case, draws=draws)
 
 
@@ -396,12 +398,13 @@ def test_particles_that_agree_and_stay_are_trusted(make_case):
     [
         ("islands", {}, False),
         ("islands", {"largest_spread": 0.01}, True),
+        ("islands", {"least_agreement": 0.31}, True),
         ("answer", {"largest_drift": 0.1}, True),
         ("answer", {"largest_drift": 0.11}, False),
         ("answer", {"fewest_effective": 401}, True),
     ],
 )
-def test_particles_have_converged_by_three_numbers(make_case, part, changes, is_refused):
+def test_particles_have_converged_by_four_numbers(make_case, part, changes, is_refused):
     case = with_numbers(particles_of(make_case()), part, **changes)
     assert (checks.unconverged(case) is not None) == is_refused
     assert judge(case).status is (Status.UNCONVERGED_PARTICLES if is_refused else Status.PARTICLES)
@@ -413,6 +416,12 @@ def test_particles_have_converged_by_three_numbers(make_case, part, changes, is_
 )
 def test_islands_that_disagree_and_particles_that_move_are_refused(make_case, islands, drift, is_refused):
     assert (checks.unconverged(particles_of(make_case(), islands, drift)) is not None) == is_refused
+
+
+def test_particles_that_remember_their_start_are_refused_with_the_chance(make_case):
+    verdict = judge(particles_of(make_case(), agreement=2e-4))
+    assert verdict.status is Status.UNCONVERGED_PARTICLES
+    assert "narrow and wide starts would by chance differ as they do with probability 0.0002" in verdict.reason
 
 
 @pytest.mark.parametrize(("mass", "status"), [(0.3, Status.PARTICLES_MISS_MODE), (1e-9, Status.PARTICLES)])

@@ -17,15 +17,16 @@ OWN = {
     Status.UNFINISHED: {"cause"},
     Status.COARSE_NUMBERS: {"what", "precision"},
     Status.TARGET_RAISED: {"num_raised"},
-    Status.PARTICLES: {"num_islands", "spread", "drift"},
+    Status.PARTICLES: {"num_islands", "spread", "drift", "agreement"},
     Status.DOMINATED: {"top", "share", "before"},
     Status.NOISY: {"difference"},
     Status.HIDDEN_MODES: {"recall"},
-    Status.UNCONVERGED_PARTICLES: {"num_islands", "spread", "drift"},
+    Status.UNCONVERGED_PARTICLES: {"num_islands", "spread", "drift", "agreement"},
 }
 """What the reason and the remedy of a status know beside that."""
 FACTS = FIGURES | {"log_evidence", "log_evidence_se", "ess_share", "wanted", "needed", "four_times"}
-FACTS |= {"components", "dimensions", "spent", "num_islands", "spread", "drift", "largest_spread", "largest_drift"}
+FACTS |= {"components", "dimensions", "spent", "num_islands", "spread", "drift", "agreement"}
+FACTS |= {"largest_spread", "largest_drift", "least_agreement"}
 """What an explanation knows of a fit."""
 
 

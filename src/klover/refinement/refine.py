@@ -291,6 +291,7 @@ def _escalate(
             case.draws.pareto_k,
             shown.tell_temperature,
             context.tuning.islands,
+            context.tuning.moves,
         )
         return carried, judge(dataclasses.replace(case, draws=carried, parts=(), cause=None))
     return case.draws, verdict

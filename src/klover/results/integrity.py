@@ -106,6 +106,7 @@ def check_draws(draws: dict[str, Any], dim: int, kind: str) -> None:
         islands = len(draws["island_log_evidence"])
         expect_array("island_log_evidence", draws["island_log_evidence"], (islands,))
         expect(islands > 1 and num % islands == 0, "island_log_evidence")
+        expect_array("agreement", draws.get("agreement", np.ones(())), ())
     is_weighted = not np.isnan(draws["log_weight"]).any() and bool((draws["log_weight"] < np.inf).all())
     expect(num > 1 and is_weighted, "log_weight")
 

@@ -262,11 +262,12 @@ def place_in_words(case: Case, part: Part) -> str:
 
 
 def unconverged(case: Case) -> Doubt | None:
-    """Refuse particles whose islands disagree, or that still move."""
-    draws, islands = case.draws, case.tuning.islands
+    """Refuse particles whose islands disagree, that still move, or that remember where they began."""
+    draws, islands, answer = case.draws, case.tuning.islands, case.tuning.answer
     assert isinstance(draws, ParticleDraws)
-    is_settled = draws.spread < islands.largest_spread and float(draws.drift) < case.tuning.answer.largest_drift
-    is_converged = is_settled and float(draws.ess) >= case.tuning.answer.fewest_effective
+    is_settled = draws.spread < islands.largest_spread and float(draws.drift) < answer.largest_drift
+    has_forgotten = float(draws.agreement) >= islands.least_agreement
+    is_converged = is_settled and has_forgotten and float(draws.ess) >= answer.fewest_effective
     return None if is_converged else Doubt(Status.UNCONVERGED_PARTICLES)
 
 

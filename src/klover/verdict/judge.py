@@ -78,6 +78,8 @@ def figures_of(draws: WeightedDraws, tuning: Tuning = TUNING) -> dict[str, Any]:
         "minimum": tuning.answer.fewest_effective,
     }
     if isinstance(draws, ParticleDraws):
-        figures |= {"num_islands": draws.num_islands, "spread": draws.spread, "drift": float(draws.drift)}
+        figures |= {"num_islands": draws.num_islands, "spread": draws.spread}
+        figures |= {"drift": float(draws.drift), "agreement": float(draws.agreement)}
         figures |= {"largest_spread": tuning.islands.largest_spread, "largest_drift": tuning.answer.largest_drift}
+        figures |= {"least_agreement": tuning.islands.least_agreement}
     return figures

@@ -199,13 +199,13 @@ class Status(enum.Enum):
     PARTICLES = (
         "importance sampling cannot work here (k̂ = {pareto_k:.2f}), so {num_draws} particles were carried to the "
         "target; {num_islands} independent islands agree on the evidence (standard deviation of its logarithm "
-        "{spread:.2f}), and the particles no longer drift.",
+        "{spread:.2f}), the particles no longer drift, and those from narrow and from wide starts have ended alike.",
         "",
         "No mixture of this size gives usable importance weights in {dimensions} (k̂ = {pareto_k:.2f}). So "
         "{num_draws} particles were carried from a wide distribution to the posterior by tempering and Markov steps, "
         "in {num_islands} islands that know nothing of each other. They agree on the evidence (their log evidences "
-        "have a standard deviation of {spread:.2f}), and they have stopped moving. Errors come from the scatter of "
-        "the islands.",
+        "have a standard deviation of {spread:.2f}), they have stopped moving, and nothing tells those that began "
+        "narrow from those that began wide. Errors come from the scatter of the islands.",
         (
             "Use the table as it is; compare a few means with a NUTS run if much depends on them.",
             "Draws of the mixture (fit.importance) are not to be used here; fit.draws holds the particles.",
@@ -226,14 +226,16 @@ class Status(enum.Enum):
         "importance sampling cannot work here (k̂ = {pareto_k:.2f}), so {num_draws} particles were carried to the "
         "target, but they have not converged: the log evidences of {num_islands} independent islands scatter with a "
         "standard deviation of {spread:.2f}, the mean log density moved by {drift:.1f} standard errors in the last "
-        "sweeps, and {ess:.0f} draws are effective.",
+        "sweeps, narrow and wide starts would by chance differ as they do with probability {agreement:.1g}, and "
+        "{ess:.0f} draws are effective.",
         "Use the particles for predictions at most, and compare them with another sampler; the evidence is a lower "
         "bound on average.",
         "No mixture of this size gives usable importance weights in {dimensions} (k̂ = {pareto_k:.2f}), and the "
         "particles that took over have not settled: the log evidences of {num_islands} islands scatter with a "
-        "standard deviation of {spread:.2f} (below {largest_spread:.2g} is wanted), and their mean log density still "
-        "moved by {drift:.1f} standard errors (below {largest_drift:.2g} is wanted). They lie near the posterior, but "
-        "their spread and the evidence are not to be used.",
+        "standard deviation of {spread:.2f} (below {largest_spread:.2g} is wanted), their mean log density still moved "
+        "by {drift:.1f} standard errors (below {largest_drift:.2g} is wanted), and the chance that islands which have "
+        "forgotten whether they began narrow or wide differ as they do is {agreement:.1g} ({least_agreement:.2g} and "
+        "more is wanted). They lie near the posterior, but their spread and the evidence are not to be used.",
         (MORE_WORK, COORDINATES, START, "Use the particles for predictions at most, checked on data held out."),
     )
 

@@ -88,7 +88,7 @@ class Triangular:
     def _back(self) -> Int[AnyArray, " dim"]:
         return namespace(self.order).argsort(self.order)
 
-    def _leads(self, x: Points) -> Points:
+    def _leads(self, x: Points) -> Float[AnyArray, "draw lead"]:
         """Return the standardised leads of coordinates in the new order."""
         return namespace(x).clip((x[..., : self.num_leads] - self.centre) / self.scale, -LIMIT, LIMIT)
 
