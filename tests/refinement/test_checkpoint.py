@@ -19,6 +19,8 @@ from klover.results.codec import DamagedFile
 from klover.sampling.hamiltonian import Particles
 from klover.search.recall import Part
 from klover.targets.evaluator import Evaluator
+from klover.warps.warp import fit_warp
+from klover.warps.warped import behind
 
 DIM = 3
 ASKED = {"key": [0, 7], "max_components": None, "family": "student", "start": None}
@@ -277,5 +279,8 @@ def test_records_cover_all_that_a_state_is_made_of():
 
     for family in ("student", "student-diagonal", "student-low-rank"):
         visit(full_state(make_context(), family))
+    draws = np.random.default_rng(0).normal(size=(500, 2)) * np.exp(np.linspace(-2, 2, 500))[:, None] ** [0, 1]
+    draws[:, 0] = np.linspace(-2, 2, 500)
+    visit(behind(full_state(make_context()).mixture, fit_warp("led", draws, np.full(500, 1 / 500))))
     assert seen == set(checkpoint.RECORDS)
     assert not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(full_state(make_context()).mixture))

@@ -49,8 +49,8 @@ STALE = {"best_ess": 0.95, "num_stale": 1}
         # temper
         (TEMPER, {}, 2, GOOD, (POOL, Look.LAST, True)),
         (TEMPER, {}, 2, FAIR, (POOL, Look.NONE, False)),
-        (TEMPER, HARD, 2, FAIR, (EXPLORE, Look.EXPLORE, False)),
-        (TEMPER, HARD, 20, FAIR, (EXPLORE, Look.EXPLORE, False)),
+        (TEMPER, HARD, 2, FAIR, (POOL, Look.NONE, False)),
+        (TEMPER, HARD, 20, FAIR, (POOL, Look.NONE, False)),
         (TEMPER, HARD, 31, FAIR, (POOL, Look.NONE, False)),
         (TEMPER, {}, 2, POOR, (TEMPER, Look.NONE, False)),
         (TEMPER, STALE, 2, POOR, (DESCEND, Look.DESCEND, False)),
@@ -61,8 +61,8 @@ STALE = {"best_ess": 0.95, "num_stale": 1}
         (TEMPER, {"best_ess": 0.95}, 2, POOR, (TEMPER, Look.NONE, False)),
         (TEMPER, STALE, 2, measure(0.0), (TEMPER, Look.NONE, False)),
         # descend: once
-        (DESCEND, HARD, 2, POOR, (EXPLORE, Look.EXPLORE, False)),
-        (DESCEND, HARD, 20, GOOD, (EXPLORE, Look.EXPLORE, True)),
+        (DESCEND, HARD, 2, POOR, (POOL, Look.NONE, False)),
+        (DESCEND, HARD, 20, GOOD, (POOL, Look.LONG_LAST, True)),
         (DESCEND, HARD, 31, POOR, (POOL, Look.NONE, False)),
         (DESCEND, HARD, 31, GOOD, (POOL, Look.LAST, True)),
         # pool
@@ -163,7 +163,18 @@ STUCK = {"num_stale": 2}
     ],
 )
 def test_what_follows_from_a_look(plan, info, dim, expected):
-    assert conclude(plan, (info,), (1.0, 1.0), dim, TUNING) == expected
+    assert conclude(plan, (info,) * 4, (1.0, 1.0), dim, TUNING) == expected
+
+
+def test_warps_have_their_chance_before_particles_go_out():
+    plan = make_plan(POOL, **STUCK)
+    stages = [conclude(plan, (make_info(),) * num, (1.0, 1.0), 2, TUNING)[1] for num in (3, 4)]
+    assert stages == [POOL, EXPLORE]
+    # Behind a warp fewer effective draws are enough.
+    warped = make_plan(POOL, is_warped=True, **STUCK)
+    assert conclude(warped, (make_info(),) * 4, (1.0, 1.0), 2, TUNING)[1] is POOL
+    poor = dataclasses.replace(warped, best_ess=0.1)
+    assert conclude(poor, (make_info(),) * 4, (1.0, 1.0), 2, TUNING)[1] is EXPLORE
 
 
 AGREED = tuple(make_info(log_evidence=value, number=number) for number, value in enumerate([0.0, 0.2, 0.1]))
@@ -338,7 +349,7 @@ def test_decisions_are_functions(measured, known, dim):
     ("change", "stage", "known", "dim", "measured", "expected"),
     [
         ({"patience": 3}, TEMPER, STALE, 2, POOR, TEMPER),
-        ({"explored_dim": 1}, DESCEND, HARD, 2, POOR, POOL),
+        ({"patience": 1}, TEMPER, {"best_ess": 0.95}, 2, POOR, DESCEND),
         ({"begun_ess": 0.5, "begun_pool": 1e9}, BEGIN, {}, 2, FAIR, TEMPER),
     ],
 )
@@ -356,4 +367,4 @@ def test_where_matrices_end_descending_ends():
 
 
 def test_particles_descend_once():
-    assert decide(measure(0.0), make_state(DESCEND, was_hard=True), 2, TUNING).stage is EXPLORE
+    assert decide(measure(0.0), make_state(DESCEND, was_hard=True), 2, TUNING).stage is POOL

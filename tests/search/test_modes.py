@@ -80,8 +80,20 @@ def test_search_of_one_mode_ends_after_one_batch():
 def test_search_ends_at_the_largest_number_of_modes():
     grid = 10.0 * np.array(list(itertools.product(range(6), repeat=3)), float)
     known = gaussian_mixture(grid, np.full(216, 1 / 216), 0.5)
-    modes, given_out = search(known.target, grid, 0.1)
-    assert (len(modes.x), len(given_out)) == (SEARCH.most_modes, SEARCH.most_modes)
+    visited = grid[np.random.default_rng(0).integers(len(grid), size=2000)]
+    modes, given_out = search(known.target, visited, 0.1)
+    assert len(modes.x) == SEARCH.most_modes
+    assert SEARCH.most_modes < len(given_out) < 2 * SEARCH.most_modes
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [([1] * 64, True), ([1] * 63, False), ([1] * 52 + [12], True), ([1] * 51 + [13], False), ([4] * 16, False)],
+)
+def test_tops_without_end_are_those_that_one_start_each_has_found(count, expected):
+    num = len(count)
+    modes = Modes(np.zeros((num, 1)), np.zeros(num), np.ones((num, 1, 1)), np.array(count))
+    assert modes.is_endless(SEARCH) is expected
 
 
 def test_search_ends_at_the_largest_number_of_starts():

@@ -67,7 +67,10 @@ def choose(
     now = grow(generator, mixture, train.in_base(warp), rules)
     best, leader = mismatch(now, warp, test), None
     for kind in KINDS:
-        other = fit_warp(kind, train.x, train.weight)
+        try:
+            other = fit_warp(kind, train.x, train.weight)
+        except np.linalg.LinAlgError:  # draws that lie in a plane
+            continue
         if other is None:
             continue
         found = mismatch(behind(family, other, train, rules), other, test)

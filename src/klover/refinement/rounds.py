@@ -20,7 +20,7 @@ from klover.refinement.completion import look_before_exploring
 from klover.refinement.coordinates import adopt, in_base
 from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
-from klover.refinement.stages import Look, Measurement, conclude, decide
+from klover.refinement.stages import Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.sampling.hamiltonian import Particles
 from klover.verdict.checks import widest
@@ -28,6 +28,8 @@ from klover.warps.warped import behind
 
 SHRINKAGE, MOST_SHRINKAGES = 0.1, 8
 """Factor by which the first mixture becomes narrower where none of its draws lies in the support, and how often."""
+WARPED_DRAWS = 4
+"""Times as many draws as a mixture is fitted to, for a warp: it has more parameters."""
 MOST_NUMBERS = 2**22
 """Numbers that the draws of a round may hold: 32 MiB."""
 
@@ -39,11 +41,9 @@ def take_round(context: Context, state: State) -> State:
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale
     )
-    particles, drift = None, 0.0
-    if plan.look is not Look.NONE:
-        with in_base(context, state) as inside:
-            seen, particles, drift = look_around(context, inside, plan.look)
-        state = dataclasses.replace(seen, pool=state.pool)
+    with in_base(context, state) as inside:
+        seen, particles, drift = look_around(context, inside, plan.look)
+    state = dataclasses.replace(seen, pool=state.pool)
     state = dataclasses.replace(state, history=(*state.history, _info(context, state, measured, drift)))
     is_good, stage = conclude(plan, state.history, state.discovered, context.dim, context.tuning)
     if not np.isfinite(state.pool.log_p).any() and len(state.history) < MOST_SHRINKAGES:
@@ -106,17 +106,24 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
     rounds = context.tuning.rounds
     is_tempered = state.stage is Stage.TEMPER
     fewest = rounds.tempered_draws * (context.dim + 1) if is_tempered else 0.0
-    last = state.history[-1]
-    is_tried = len(state.history) >= rounds.unwarped and last.ess_share < rounds.fair_ess
-    is_warped = (is_tried or state.warp is not None) and context.dim <= context.tuning.search.full_dim
-    sample = state.pool.thinned(context.generator, (1 + 3 * is_warped) * context.num_fitted, fewest)
+    is_warped = _is_warped(context, state)
+    sample = state.pool.thinned(context.generator, (WARPED_DRAWS if is_warped else 1) * context.num_fitted, fewest)
     if particles is not None:
         ess = float(kish(state.pool.weight(fewest)))
         groups = (particles, *state.archive)
         x, log_p = (np.concatenate([getattr(group, name) for group in groups]) for name in ("x", "log_p"))
         share = max(len(x) / (len(x) + ess), context.tuning.exploration.particle_share)
         sample = sample.join(equal(x, log_p).from_base(state.warp), share)
-    if is_warped:
+    if is_warped and sample.ess >= rounds.tempered_draws * (context.dim + 1):
         mixture, warp = choose(context.generator, context.family, state.mixture, state.warp, sample, context.rules)
         return dataclasses.replace(adopt(state, warp), mixture=mixture)
-    return dataclasses.replace(state, mixture=grow(context.generator, state.mixture, sample, context.rules))
+    mixture = grow(context.generator, state.mixture, sample.in_base(state.warp), context.rules)
+    return dataclasses.replace(state, mixture=mixture)
+
+
+def _is_warped(context: Context, state: State) -> bool:
+    """Whether a warp is worth trying: the mixture has had its chance, or is behind one already."""
+    rounds = context.tuning.rounds
+    is_possible = context.family.covariance == "full" and context.dim <= context.tuning.search.full_dim
+    is_poor = len(state.history) >= rounds.unwarped and state.history[-1].ess_share < rounds.fair_ess
+    return is_possible and (is_poor or state.warp is not None)

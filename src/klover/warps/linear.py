@@ -30,7 +30,7 @@ class Linear:
     @classmethod
     def of(cls, centre: Point, matrix: Float[np.ndarray, "dim dim"]) -> "Linear":
         """Return the warp of a matrix."""
-        return cls(centre, matrix, np.linalg.inv(matrix), np.linalg.slogdet(matrix)[1])
+        return cls(centre, matrix, np.linalg.inv(matrix), np.asarray(np.linalg.slogdet(matrix)[1]))
 
     def to_base(self, x: Points) -> tuple[Points, PerDraw]:
         """Return y, and the log determinant of its derivative."""
