@@ -39,6 +39,9 @@ Count: TypeAlias = Int[AnyArray, ""] | int
 Point: TypeAlias = Float[AnyArray, " dim"]
 Points: TypeAlias = Float[AnyArray, "draw dim"]
 PerDraw: TypeAlias = Float[AnyArray, " draw"]
+AnyPoints: TypeAlias = Float[AnyArray, "*draw dim"]
+PerPoint: TypeAlias = Float[AnyArray, "*draw"]
+"""One point or many, and a number for each of them."""
 Weights: TypeAlias = Float[AnyArray, " component"]
 PerComponent: TypeAlias = Float[AnyArray, "component draw"]
 Locations: TypeAlias = Float[AnyArray, "component dim"]

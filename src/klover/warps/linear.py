@@ -10,7 +10,7 @@ as long tails.
 import numpy as np
 
 from klover.base.linalg import cholesky, moments
-from klover.base.shapes import AnyArray, Float, PerDraw, Point, Points, record
+from klover.base.shapes import AnyArray, AnyPoints, Float, PerDraw, PerPoint, Point, Points, record
 
 NUM_STEPS = 50
 TOLERANCE = 1e-4
@@ -32,15 +32,15 @@ class Linear:
         """Return the warp of a matrix."""
         return cls(centre, matrix, np.linalg.inv(matrix), np.asarray(np.linalg.slogdet(matrix)[1]))
 
-    def to_base(self, x: Points) -> tuple[Points, PerDraw]:
+    def to_base(self, x: AnyPoints) -> tuple[AnyPoints, PerPoint]:
         """Return y, and the log determinant of its derivative."""
         return (x - self.centre) @ self.matrix.T, 0 * x[..., 0] + self.log_det
 
-    def from_base(self, y: Points) -> tuple[Points, PerDraw]:
+    def from_base(self, y: AnyPoints) -> tuple[AnyPoints, PerPoint]:
         """Return x, and the log determinant of its derivative."""
         return y @ self.inverse.T + self.centre, 0 * y[..., 0] - self.log_det
 
-    def pull_back(self, y: Points, gradient: Points) -> Points:
+    def pull_back(self, y: AnyPoints, gradient: AnyPoints) -> AnyPoints:
         """Return the gradient in y of a function of x and of the log determinant, given that in x."""
         return gradient @ self.inverse
 

@@ -18,7 +18,7 @@ import statistics
 import numpy as np
 
 from klover.base.arrays import namespace
-from klover.base.shapes import AnyArray, Float, PerDraw, Points, record
+from klover.base.shapes import AnyArray, AnyPoints, Float, PerDraw, PerPoint, Points, record
 
 FEWEST_BEYOND = 8.0
 """Effective draws beyond the last knot."""
@@ -42,7 +42,7 @@ class Marginal:
     value: Knots
     slope: Knots
 
-    def to_base(self, y: Points) -> tuple[Points, PerDraw]:
+    def to_base(self, y: AnyPoints) -> tuple[AnyPoints, PerPoint]:
         """Return z = g(y), and the log determinant of its derivative."""
         xp = namespace(y, self.knot)
         slot = _slot(xp, y, self.knot)
@@ -58,7 +58,7 @@ class Marginal:
         )
         return z, log_slope.sum(-1)
 
-    def from_base(self, z: Points) -> tuple[Points, PerDraw]:
+    def from_base(self, z: AnyPoints) -> tuple[AnyPoints, PerPoint]:
         """Return y with g(y) = z, and the log determinant of its derivative."""
         xp = namespace(z, self.knot)
         slot = _slot(xp, z, self.value)
@@ -76,7 +76,7 @@ class Marginal:
         log_slope = xp.where(is_beyond, xp.log(xp.abs(end_value) * end_slope) - xp.log(safe), xp.log(local))
         return y, -log_slope.sum(-1)
 
-    def pull_back(self, z: Points, gradient: Points) -> Points:
+    def pull_back(self, z: AnyPoints, gradient: AnyPoints) -> AnyPoints:
         """Return the gradient in z of a function of y and of the log determinant, given that in y."""
         xp = namespace(z, self.knot)
         _, value, slope, bend, _ = self._piece(xp, _slot(xp, z, self.value))

@@ -14,7 +14,7 @@ import numpy as np
 
 from klover.base.arrays import namespace
 from klover.base.linalg import moments
-from klover.base.shapes import AnyArray, Float, Int, PerDraw, Point, Points, record
+from klover.base.shapes import AnyArray, AnyPoints, Float, Int, PerDraw, PerPoint, Point, Points, record
 
 LIMIT = 5.0
 KNOTS = (-3.0, -1.5, 0.0, 1.5, 3.0)
@@ -43,18 +43,18 @@ class Triangular:
     mean: Float[AnyArray, "feature dim"]
     log_scale: Float[AnyArray, "feature dim"]
 
-    def to_base(self, x: Points) -> tuple[Points, PerDraw]:
+    def to_base(self, x: AnyPoints) -> tuple[AnyPoints, PerPoint]:
         """Return y, and the log determinant of its derivative."""
         x = namespace(x).asarray(x)[..., self.order]
         mean, log_scale = self._moments(x)
         return (x - mean) * namespace(x).exp(-log_scale), -log_scale.sum(-1)
 
-    def from_base(self, y: Points) -> tuple[Points, PerDraw]:
+    def from_base(self, y: AnyPoints) -> tuple[AnyPoints, PerPoint]:
         """Return x, and the log determinant of its derivative."""
         mean, log_scale = self._moments(y)
         return (y * namespace(y).exp(log_scale) + mean)[..., self._back], log_scale.sum(-1)
 
-    def pull_back(self, y: Points, gradient: Points) -> Points:
+    def pull_back(self, y: AnyPoints, gradient: AnyPoints) -> AnyPoints:
         """Return the gradient in y of a function of x and of the log determinant, given that in x."""
         xp, gradient = namespace(y), gradient[..., self.order]
         lead, log_scale = self._leads(y), self._moments(y)[1]
@@ -88,11 +88,11 @@ class Triangular:
     def _back(self) -> Int[AnyArray, " dim"]:
         return namespace(self.order).argsort(self.order)
 
-    def _leads(self, x: Points) -> Float[AnyArray, "draw lead"]:
+    def _leads(self, x: AnyPoints) -> Float[AnyArray, "*draw lead"]:
         """Return the standardised leads of coordinates in the new order."""
         return namespace(x).clip((x[..., : self.num_leads] - self.centre) / self.scale, -LIMIT, LIMIT)
 
-    def _moments(self, x: Points) -> tuple[Points, Points]:
+    def _moments(self, x: AnyPoints) -> tuple[AnyPoints, AnyPoints]:
         """Return means and log scales, which depend on the leads alone: these are the same in x and y."""
         features = _features(namespace(x), self._leads(x))
         return features @ self.mean, features @ self.log_scale
@@ -219,8 +219,8 @@ def _regress(
 ) -> tuple[Float[np.ndarray, "feature dim"], Float[np.ndarray, "feature dim"], Point]:
     """Return coefficients of means and log scales, and the mean log likelihood of every coordinate."""
     num = features.shape[1]
-    # Next to nothing of a ridge, so that a lead of two values leaves no singular matrix.
-    ridge = weight @ weight * np.eye(num)
+    # Next to nothing of a ridge, so that a lead of two values leaves no singular matrix; where zero lies is no matter.
+    ridge = weight @ weight * np.diag(np.arange(num) > 0)
     mean, log_scale = np.zeros((num, x.shape[1])), np.zeros((num, x.shape[1]))
     log_scale[0] = 0.5 * np.log(weight @ (x - weight @ x) ** 2)
     weighted = features.T * weight
