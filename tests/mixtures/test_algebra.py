@@ -20,6 +20,7 @@ from klover.mixtures.algebra import (
     mixture_of,
     stretch,
     take,
+    widen,
 )
 from klover.mixtures.components import COVARIANCES, TAILS, Family
 from klover.mixtures.mixture import Mixture
@@ -103,6 +104,28 @@ def test_diagonal_copies_are_wider_in_all_directions():
     before = mixture_of(Family("student", "diagonal"), np.zeros((1, DIM)), np.ones((1, DIM)), np.ones(1), np.ones(1))
     np.testing.assert_allclose(stretch(before, 6.0, 4.0).components.spread.scale, 6.0)
     np.testing.assert_allclose(inflate(before, 2.0, 4.0).components.spread.scale, 2.0)
+
+
+@given(num=st.integers(0, DIM), factor=st.floats(1.5, 20))
+def test_widening_multiplies_the_first_coordinates_alone(num, factor):
+    before = four_parts(0)
+    after = widen(before, num, factor, 4.0)
+    old, new = before.components.spread.covariance(), after.components.spread.covariance()
+    scale = np.array([factor] * num + [1.0] * (DIM - num))
+    np.testing.assert_allclose(new, old * np.outer(scale, scale), rtol=1e-9)
+    np.testing.assert_array_equal(after.components.location, before.components.location)
+    np.testing.assert_array_equal(after.components.df, [3.0, 4.0, 4.0, 4.0])
+    np.testing.assert_array_equal(after.log_weights, before.log_weights)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_widened_copies_of_any_family_are_full_matrices_of_its_tail(name):
+    before = make_mixture(FAMILIES[name])
+    after = widen(before, 1, 2.0, 4.0)
+    scale = np.where(np.arange(before.dim) < 1, 2.0, 1.0)
+    expected = before.components.spread.covariance() * np.outer(scale, scale)
+    np.testing.assert_allclose(after.components.spread.covariance(), expected, rtol=1e-9)
+    assert after.components.tail == before.components.tail
 
 
 @pytest.mark.parametrize("tail", TAILS)

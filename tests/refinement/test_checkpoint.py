@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from coordinates import draw_funnel, equal_weights
 from helpers import damage
 from klover import Target
 from klover.mixtures.algebra import mixture_of
@@ -20,7 +21,7 @@ from klover.sampling.hamiltonian import Particles
 from klover.search.recall import Part
 from klover.targets.evaluator import Evaluator
 from klover.warps.warp import fit_warp
-from klover.warps.warped import behind
+from klover.warps.warped import behind, is_behind
 
 DIM = 3
 ASKED = {"key": [0, 7], "max_components": None, "family": "student", "start": None}
@@ -46,6 +47,10 @@ def full_state(context: Context, family="student") -> State:
     for seed in range(2):
         x = make_mixture(family, seed).draw(context.generator, 40)
         pool = pool.add(make_mixture(family, seed), x, context.evaluator.values(x))
+    warp = fit_warp("led", draw_funnel(500, DIM), equal_weights(500))
+    warped = behind(make_mixture(family, 3), warp)
+    x = warped.draw(context.generator, 40)
+    pool = pool.add(warped, x, context.evaluator.values(x))
     particles = [
         Particles(pool.x[part], pool.log_p[part], -pool.x[part], 0.1 * (1 + number))
         for number, part in enumerate([slice(0, 8), slice(8, 16), slice(16, 24), slice(24, 32)])
@@ -57,6 +62,7 @@ def full_state(context: Context, family="student") -> State:
         pool,
         stage=Stage.EXPLORE,
         was_hard=True,
+        warp=warp,
         frontier=make_mixture(family, 7),
         frontier_particles=(particles[0], particles[1]),
         archive=(particles[2], particles[3]),
@@ -178,11 +184,11 @@ def test_what_was_refused_has_changed_nothing(tmp_path):
 
 
 def test_a_budget_must_pay_for_what_was_spent_and_for_the_final_draws(tmp_path):
-    # The state's draws have cost 80 evaluations.
+    # The state's draws have cost 120 evaluations.
     path = saved(tmp_path)
-    assert checkpoint.load(path, make_context(budget=100, reserve=20), ASKED).num_stale == 1
-    with pytest.raises(ValueError, match=r"pay for the 80 evaluations of checkpoint .* and for 21 final draws"):
-        checkpoint.load(path, make_context(budget=100, reserve=21), ASKED)
+    assert checkpoint.load(path, make_context(budget=150, reserve=30), ASKED).num_stale == 1
+    with pytest.raises(ValueError, match=r"pay for the 120 evaluations of checkpoint .* and for 31 final draws"):
+        checkpoint.load(path, make_context(budget=150, reserve=31), ASKED)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive"])
@@ -226,6 +232,7 @@ def test_damaged_files_are_refused_or_read_as_they_were(tmp_path):
         ("stage", "explore"),
         ("history", {"tuple": [1]}),
         ("archive", {"tuple": [{"dict": {}}]}),
+        ("warp", {"tuple": []}),
     ],
 )
 def test_a_state_that_is_something_else_is_damage(tmp_path, field, value):
@@ -279,8 +286,11 @@ def test_records_cover_all_that_a_state_is_made_of():
 
     for family in ("student", "student-diagonal", "student-low-rank"):
         visit(full_state(make_context(), family))
-    draws = np.random.default_rng(0).normal(size=(500, 2)) * np.exp(np.linspace(-2, 2, 500))[:, None] ** [0, 1]
-    draws[:, 0] = np.linspace(-2, 2, 500)
-    visit(behind(full_state(make_context()).mixture, fit_warp("led", draws, np.full(500, 1 / 500))))
     assert seen == set(checkpoint.RECORDS)
     assert not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(full_state(make_context()).mixture))
+
+
+def test_a_proposal_still_has_the_coordinates_of_the_state(tmp_path):
+    state = checkpoint.load(saved(tmp_path), make_context(), ASKED)
+    assert is_behind(state.pool.proposals[-1], state.warp)
+    assert not is_behind(state.pool.proposals[0], state.warp)

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from helpers import correlated_covariance, gaussian_mixture
 from klover import Target
-from klover.search.modes import MOST_LARGE_MODES, Modes, climb_target, find_modes, resolution_of, settle
+from klover.search.modes import (
+    ENDLESS_BATCHES,
+    MOST_LARGE_MODES,
+    Modes,
+    climb_target,
+    find_modes,
+    resolution_of,
+    settle,
+)
 from klover.search.region import Region
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Search
@@ -169,6 +177,16 @@ def test_a_search_is_settled_by_its_counts_alone(counts):
     expected = alone <= SEARCH.unseen_share * sum(counts) and sum(counts) >= SEARCH.num_starts * num
     assert modes.is_settled(SEARCH) is expected
     assert modes.is_settled(Search(unseen_share=1.0, num_starts=0))
+
+
+def test_a_search_ends_on_a_ridge_that_has_no_tops_to_find():
+    # Level along a line: every start ends above itself.
+    target = Target(lambda x: -0.5 * jnp.sum(x[1:] ** 2) / 1e-4 + 0.0 * x[0], jnp.zeros(3))
+    places = np.stack([np.linspace(-1e6, 1e6, 4096), np.zeros(4096), np.zeros(4096)], axis=1)
+    modes, given_out = search(target, places, 0.01, Search(most_modes=1000))
+    assert modes.is_endless(SEARCH)
+    assert not modes.is_settled(SEARCH)
+    assert len(given_out) == ENDLESS_BATCHES * SEARCH.num_starts
 
 
 def quadratic_target(scale, mean):

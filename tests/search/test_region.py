@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinates import draw_funnel, equal_weights
 from klover import Target
 from klover.search.region import Region
 from klover.tuning import Search
+from klover.warps.warp import fit_warp
 
 DIM = 3
 EXAMPLE = np.array([1.0, -2.0, 30.0])
@@ -72,3 +74,18 @@ def test_starts_are_those_of_the_generator():
 def test_a_region_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Region(target()).tuning = Search()
+
+
+@pytest.mark.parametrize("box", [None, (LOWER, UPPER)], ids=["example", "box"])
+def test_in_other_coordinates_starts_are_the_same_points(box):
+    warp = fit_warp("led", draw_funnel(1000, DIM), equal_weights(1000))
+    plain, moved = Region(target(box)), Region(target(box), coordinates=warp)
+    starts, there = (region.draw_starts(np.random.default_rng(0), 20) for region in (plain, moved))
+    np.testing.assert_array_equal(there, warp.to_base(starts)[0])
+    np.testing.assert_array_equal(moved.centre, warp.to_base(plain.centre[None])[0][0])
+    # A box is none in other coordinates: the way to a top is the scale there.
+    assert moved.box is None
+    tuning = Search()
+    far = moved.centre + np.array([1e3, 0.0, -1e3])
+    expected = (tuning.widest * np.maximum(tuning.start_scale, np.array([1e3, 0.0, 1e3]))) ** 2
+    np.testing.assert_allclose(moved.ceiling(far), expected, rtol=1e-9)

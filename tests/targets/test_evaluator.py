@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinates import draw_funnel, equal_weights
 from helpers import gaussian, linear_regression, student
 from klover import Target
 from klover.targets import evaluator as evaluator_module
 from klover.targets.adapters.callback import from_callback
 from klover.targets.evaluator import GRADIENT_BLOCKS, VALUE_BLOCK, BudgetExhausted, Evaluator
+from klover.warps.warp import fit_warp
 
 EACH_TARGET = pytest.mark.parametrize("make", [gaussian, student, linear_regression])
 
@@ -408,3 +410,47 @@ def test_a_precision_that_holds_for_a_block_of_code_compiles_nothing_twice():
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert sorted(compiled) == ["jit(_values)", "jit(_values_and_gradients)"]
+
+
+@EACH_TARGET
+def test_within_other_coordinates_densities_and_gradients_are_those_of_these(make):
+    target = make().target
+    warp = fit_warp("led", draw_funnel(1000, target.dim), equal_weights(1000))
+    evaluator, z = Evaluator(target), points(20, target.dim)
+
+    def log_density(point):
+        x, log_det = warp.from_base(point)
+        return target.log_prob(x) + log_det
+
+    expected, slopes = jax.jit(jax.vmap(jax.value_and_grad(log_density)))(z)
+    with evaluator.within(warp):
+        value, gradient = evaluator.values_and_gradients(z)
+        np.testing.assert_allclose(evaluator.values(z), expected, rtol=1e-9)
+    np.testing.assert_allclose(value, expected, rtol=1e-9)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(evaluator.values(z), jax.jit(target.log_prob)(z), rtol=1e-12)
+    assert evaluator.num_evaluations == 60
+
+
+def test_coordinates_are_those_before_when_something_is_raised_within_others():
+    warp = fit_warp("correlated", draw_funnel(1000, 2), equal_weights(1000))
+    evaluator = Evaluator(plain())
+    with evaluator.within(warp):
+        with evaluator.within(None):
+            assert evaluator.coordinates is None
+        with pytest.raises(RuntimeError, match="halfway"), evaluator.within(None):
+            raise RuntimeError("halfway")
+        assert evaluator.coordinates is warp
+    assert evaluator.coordinates is None
+
+
+def test_within_other_coordinates_what_is_invalid_stays_outside_the_support():
+    warp = fit_warp("correlated", draw_funnel(1000, 2), equal_weights(1000))
+    evaluator = Evaluator(Target(lambda x: jnp.where(x[0] > 0, jnp.nan, -jnp.sum(x**2)), -jnp.ones(2)))
+    z = points(50, 2)
+    with evaluator.within(warp):
+        value, gradient = evaluator.values_and_gradients(z)
+    is_nan = warp.from_base(z)[0][:, 0] > 0
+    np.testing.assert_array_equal(value == -np.inf, is_nan)
+    assert np.all(gradient[is_nan] == 0)
+    assert evaluator.num_nan == is_nan.sum() > 0
