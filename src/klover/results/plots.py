@@ -11,8 +11,11 @@ from klover.base.arrays import comb, logsumexp
 from klover.base.checks import as_floats, check_choice, check_count, check_instance, in_words
 from klover.importance import psis
 from klover.mixtures.algebra import marginal
+from klover.mixtures.mixture import Mixture
+from klover.results import density
 from klover.results.fit import Fit
 from klover.results.summary import weighted_quantile
+from klover.warps.warped import WarpedMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,15 +127,21 @@ def window_of(fit: Fit, coordinate: int) -> tuple[float, float]:
 
 
 def plot_marginal(axes: "Axes", fit: Fit, coordinate: int) -> "Axes":
-    """Draw one coordinate: the posterior as a histogram of weighted draws, the proposal as a line."""
+    """Draw one coordinate: the posterior as a histogram of weighted draws, the proposal as a line.
+
+    Behind a warp a proposal has no marginal in closed form, and the line is a histogram of many draws of it.
+    """
     check_axes(axes)
     window = window_of(fit, coordinate)
     x, weight = np.asarray(fit.draws.x, float)[:, coordinate], np.exp(np.asarray(fit.draws.log_weight, float))
     height, edges = np.histogram(x, NUM_BARS, window, weights=weight)
     axes.stairs(height / np.diff(edges) / weight.sum(), edges, fill=True, color=POSTERIOR, alpha=0.5, label="posterior")
-    grid = np.linspace(*window, 300)
-    density = np.exp(marginal(fit.mixture, [coordinate]).log_prob(grid[:, None]))
-    axes.plot(grid, density, color=FORWARD, linewidth=1.8, label="proposal")
+    style: dict[str, Any] = {"color": FORWARD, "linewidth": 1.8, "label": "proposal"}
+    if isinstance(fit.mixture, WarpedMixture):
+        axes.stairs(density.bars(fit.mixture, coordinate, edges), edges, baseline=None, **style)
+    else:
+        grid = np.linspace(*window, 300)
+        axes.plot(grid, np.exp(marginal(fit.mixture, [coordinate]).log_prob(grid[:, None])), **style)
     axes.set(xlim=window, ylim=(0, None), yticks=[])
     return tidy(axes, xlabel=label_of(fit, coordinate))
 
@@ -140,17 +149,28 @@ def plot_marginal(axes: "Axes", fit: Fit, coordinate: int) -> "Axes":
 def plot_pair(axes: "Axes", fit: Fit, first: int, second: int) -> "Axes":
     """Draw posterior draws in two coordinates, and each component as the ellipse that holds half of its mass.
 
-    The heavier the component, the darker its ellipse; those that weigh less than half a per cent are left out.
+    The heavier the component, the darker its ellipse; those that weigh less than half a per cent are left out. Behind a
+    warp components are no ellipses: lines show regions that hold half and 95 % of the proposal's mass.
     """
     check_axes(axes)
     check_fit(fit, first=first, second=second)
-    from matplotlib.patches import Ellipse
-
     weight = np.exp(np.asarray(fit.draws.log_weight, float))
     chosen = comb(weight, (np.arange(MOST_POINTS) + 0.5) / MOST_POINTS)
     points = np.asarray(fit.draws.x, float)[chosen][:, [first, second]]
     axes.scatter(*points.T, s=4, color=POSTERIOR, alpha=0.4, linewidths=0, rasterized=True)
-    components, weights = marginal(fit.mixture, [first, second]).components, np.asarray(fit.mixture.weights, float)
+    window = np.array([window_of(fit, first), window_of(fit, second)])
+    if isinstance(fit.mixture, WarpedMixture):
+        _draw_regions(axes, fit, first, second, window, FORWARD)
+    else:
+        _draw_ellipses(axes, fit.mixture, first, second)
+    axes.set(xlim=window[0], ylim=window[1])
+    return tidy(axes, xlabel=label_of(fit, first), ylabel=label_of(fit, second))
+
+
+def _draw_ellipses(axes: "Axes", mixture: Mixture, first: int, second: int) -> None:
+    from matplotlib.patches import Ellipse
+
+    components, weights = marginal(mixture, [first, second]).components, np.asarray(mixture.weights, float)
     for slot in np.flatnonzero(weights >= SMALLEST_WEIGHT):
         variance, directions = np.linalg.eigh(components.spread.covariance()[slot])
         # In two dimensions P(m < r²) = 1 - (1 + r² / ν)^(-ν/2); the limit for a Normal is 1 - exp(-r² / 2).
@@ -161,8 +181,15 @@ def plot_pair(axes: "Axes", fit: Fit, first: int, second: int) -> "Axes":
         opacity = 0.25 + 0.75 * weights[slot] / weights.max()
         centre = (float(components.location[slot, 0]), float(components.location[slot, 1]))
         axes.add_patch(Ellipse(centre, width, height, angle=angle, fill=False, color=FORWARD, alpha=opacity))
-    axes.set(xlim=window_of(fit, first), ylim=window_of(fit, second))
-    return tidy(axes, xlabel=label_of(fit, first), ylabel=label_of(fit, second))
+
+
+def _draw_regions(axes: "Axes", fit: Fit, first: int, second: int, window: np.ndarray, colour: str) -> None:
+    """Draw lines around what holds half and 95 % of a proposal's mass in a window."""
+    across, along, height = density.on_grid(fit.mixture, first, second, window)
+    ordered = np.sort(height.ravel())[::-1]
+    cumulative = np.cumsum(ordered) / ordered.sum()
+    levels = sorted(float(ordered[np.searchsorted(cumulative, level)]) for level in LEVELS)
+    axes.contour(across, along, height, levels=levels, colors=colour, linewidths=(1.6, 2.4))
 
 
 def plot_tail(axes: "Axes", fit: Fit) -> "Axes":
@@ -300,13 +327,6 @@ def plot_density_pair(
     check_axes(axes)
     check_fit(fit, first=first, second=second)
     _check_style(colour, label)
-    window = _check_window(window)
-    grid = np.stack(np.meshgrid(*[np.linspace(low, high, 160) for low, high in window]), axis=-1)
-    log_density = marginal(fit.mixture, [first, second]).log_prob(grid.reshape(-1, 2)).reshape(grid.shape[:2])
-    density = np.exp(log_density - log_density.max())
-    ordered = np.sort(density.ravel())[::-1]
-    cumulative = np.cumsum(ordered) / ordered.sum()
-    heights = sorted(float(ordered[np.searchsorted(cumulative, level)]) for level in LEVELS)
-    axes.contour(grid[..., 0], grid[..., 1], density, levels=heights, colors=colour, linewidths=(1.6, 2.4))
+    _draw_regions(axes, fit, first, second, _check_window(window), colour)
     axes.plot([], [], color=colour, linewidth=2.4, label=label)
     return axes

@@ -13,6 +13,7 @@ from klover.results.explanation import explain
 from klover.results.fit import Fit
 from klover.results.plots import FORWARD, POSTERIOR, REVERSE, plot_density_pair, plot_weight_shares
 from klover.results.summary import Summary
+from klover.warps.warped import WarpedMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,9 +79,10 @@ def _pairs(fit: Fit) -> tuple["Figure", str]:
     if num > 1:
         handles, labels = grid[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper right", frameon=False, fontsize=10)
-    caption = (
-        "Marginals of the posterior (grey, weighted draws) and of the proposal (blue); each ellipse holds half of a "
-        "component's mass, and the darker it is, the heavier the component."
+    caption = "Marginals of the posterior (grey, weighted draws) and of the proposal (blue); " + (
+        "its lines hold half and 95 % of its mass: it is a mixture behind a warp, seen by many of its draws."
+        if isinstance(fit.mixture, WarpedMixture)
+        else "each ellipse holds half of a component's mass, and the darker it is, the heavier the component."
     )
     if fit.mixture.dim > num:
         caption += f" The first {num} of {fit.mixture.dim} coordinates."
