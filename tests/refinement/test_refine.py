@@ -1,5 +1,6 @@
 import datetime
 import io
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.targets import evaluator
 from klover.tuning import Rounds, Search, Tuning
 from klover.verdict.status import Status
+from klover.warps.warped import WarpedMixture
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -262,6 +264,26 @@ def test_resumed_equals_uninterrupted(getkey, tmp_path):
     np.testing.assert_array_equal(resumed.draws.x, whole.draws.x)
     np.testing.assert_array_equal(resumed.draws.log_weight, whole.draws.log_weight)
     np.testing.assert_array_equal(resumed.history["num_evaluations"], whole.history["num_evaluations"])
+
+
+def test_resumed_equals_uninterrupted_behind_a_warp(tmp_path):
+    target, path = funnel(5), tmp_path / "state.npz"
+    # After each round the state is in the file; copies are what an interruption there would have left.
+    copies = []
+
+    def copy(info):
+        copies.append(tmp_path / f"{info.round}.npz")
+        shutil.copy(path, copies[-1])
+
+    whole = klover.refine(0, target, callback=copy, checkpoint=path)
+    assert isinstance(whole.mixture, WarpedMixture)
+    # In the last round, which is done, and in the one before.
+    for copied in copies[-2:]:
+        resumed = klover.refine(0, target, checkpoint=copied)
+        np.testing.assert_array_equal(resumed.draws.x, whole.draws.x)
+        np.testing.assert_array_equal(resumed.draws.log_weight, whole.draws.log_weight)
+        np.testing.assert_array_equal(resumed.history["num_evaluations"], whole.history["num_evaluations"])
+        assert resumed.verdict == whole.verdict
 
 
 def test_damaged_or_foreign_checkpoint_is_refused(getkey, tmp_path):

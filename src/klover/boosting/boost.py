@@ -200,8 +200,8 @@ def _checked(start: str | Mixture | Fit, key: RandomKey, target: Target, setting
     """Check where a fit starts; bring a given mixture to the numbers that the target works with."""
     if isinstance(start, Fit) and isinstance(start.mixture, WarpedMixture):
         raise TypeError(
-            "start must be a mixture, got one behind a warp, which boost has not. Let refine go on from it, or start "
-            "from its draws: klover.refine(key, target, start=fit)."
+            "start must be a mixture, got one behind a warp, which boost does not have. Let refine go on from it: "
+            "klover.refine(key, target, start=fit)."
         )
     if isinstance(start, Fit):
         start = unwarped(start.mixture)
