@@ -5,19 +5,21 @@ stage    goes on when                        to       what the stage does
 ======== =================================== ======== ==================================================================
 begin    draws are effective enough to fit   pool     the first round of all
 begin    otherwise                           temper
-temper   they are, and the target was hard   explore  fit to tempered weights
-temper   they are                            pool
+temper   they are                            pool     fit to tempered weights
 temper   tempering no longer helps           descend
-descend  always                              explore  particles carry the first draws to the target, once
+descend  always                              pool     particles carry the first draws to the target, once
 pool     particles found something new, or   explore  fit to the pool alone; when its draws are good, particles take a
-         rounds no longer get better                  last look
+         rounds no longer get better, with            last look
+         few effective draws, after warps
+         were tried
 explore  never                                        particles are sent out in every round, and fitted together with
                                                       the pool: fitting to draws of q alone lets q forget what it does
                                                       not visit
 ======== =================================== ======== ==================================================================
 
-Beyond 30 dimensions nothing is explored, and *pool* stands for *explore*; beyond 128 a target that would have to
-descend is left to :mod:`klover.refinement.escalation`.
+In every stage the fit may be behind a warp (:mod:`klover.fitting.warping`); a new one leads from *explore* back to
+*pool*. Beyond 30 dimensions nothing is explored; beyond 128 a target that would have to descend is left to
+:mod:`klover.refinement.escalation`.
 """
 
 import dataclasses
