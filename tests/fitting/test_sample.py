@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from coordinates import draw_funnel, equal_weights
 from klover.base.linalg import moments
 from klover.fitting.sample import Sample, equal
+from klover.warps.warp import fit_warp
 
 DIM = 2
 SEEDS = st.integers(0, 2**32 - 1)
@@ -85,3 +87,28 @@ def test_a_sample_is_a_pytree():
     device = jax.jit(lambda sample: jax.tree.map(lambda leaf: 2 * leaf, sample))(jax.tree.map(jnp.asarray, sample))
     np.testing.assert_allclose(device.log_p, 2 * sample.log_p)
     assert device.background is None
+
+
+def test_behind_a_warp_points_and_densities_are_those_of_its_coordinates():
+    x = draw_funnel(200, 3)
+    warp = fit_warp("led", x, equal_weights(200))
+    z, log_det = warp.to_base(x)
+    log_z = stats.multivariate_normal(np.zeros(3)).logpdf(z)
+    # A density of z is, in x, that of z with the determinant; weights are nobody's coordinates.
+    sample = Sample(x, equal_weights(200), log_p=log_z + log_det)
+    inside = sample.in_base(warp)
+    np.testing.assert_array_equal(inside.x, z)
+    np.testing.assert_allclose(inside.log_p, log_z, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(inside.weight, sample.weight)
+    again = inside.from_base(warp)
+    np.testing.assert_allclose(again.x, x, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(again.log_p, sample.log_p, rtol=1e-9, atol=1e-9)
+
+
+def test_without_a_warp_or_a_density_nothing_is_added():
+    sample = Sample(np.zeros((2, 3)), np.full(2, 0.5))
+    assert sample.in_base(None) is sample
+    assert sample.from_base(None) is sample
+    warp = fit_warp("correlated", draw_funnel(100, 3), equal_weights(100))
+    assert sample.in_base(warp).log_p is None
+    assert sample.from_base(warp).log_p is None
