@@ -28,8 +28,6 @@ from klover.warps.warped import behind
 
 SHRINKAGE, MOST_SHRINKAGES = 0.1, 8
 """Factor by which the first mixture becomes narrower where none of its draws lies in the support, and how often."""
-WARPED_DRAWS = 4
-"""Times as many draws as a mixture is fitted to, for a warp: it has more parameters."""
 MOST_NUMBERS = 2**22
 """Numbers that the draws of a round may hold: 32 MiB."""
 
@@ -107,7 +105,7 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
     is_tempered = state.stage is Stage.TEMPER
     fewest = rounds.tempered_draws * (context.dim + 1) if is_tempered else 0.0
     is_warped = _is_warped(context, state)
-    sample = state.pool.thinned(context.generator, (WARPED_DRAWS if is_warped else 1) * context.num_fitted, fewest)
+    sample = state.pool.thinned(context.generator, context.num_warped if is_warped else context.num_fitted, fewest)
     if particles is not None:
         ess = float(kish(state.pool.weight(fewest)))
         groups = (particles, *state.archive)

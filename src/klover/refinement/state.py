@@ -85,6 +85,11 @@ class Context:
         return max(rounds.fitted_draws, int(rounds.fitted_per_parameter * num_parameters(self.dim)))
 
     @property
+    def num_warped(self) -> int:
+        """The same of a warp, which has more parameters."""
+        return int(np.clip(4 * self.num_fitted, self.num_fitted, 2 * self.tuning.rounds.most_draws))
+
+    @property
     def region(self) -> Region:
         """Where the posterior may lie."""
         return Region(self.evaluator.target, self.tuning.search, self.evaluator.coordinates)

@@ -12,7 +12,7 @@ import numpy as np
 from klover.base.linalg import cholesky, moments
 from klover.base.shapes import AnyArray, AnyPoints, Float, PerDraw, PerPoint, Point, Points, record
 
-NUM_STEPS = 50
+NUM_STEPS = 20
 TOLERANCE = 1e-4
 LIMIT = 6.0
 """Standard deviations at which draws are cut while a rotation is sought."""
