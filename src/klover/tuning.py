@@ -127,6 +127,7 @@ class Defence:
     df: float = number(4.0, "degrees", "tails of these copies", "measured: 5 leaves heavy weights on eight schools")
     length: float = number(6.0, "factor", "by which copies are stretched along their axis, on hard targets", "measured")
     lead_width: float = number(2.5, "factor", "by which copies are wider along the leads of a warp", "guess")
+    lead_share: float = number(0.1, "share", "of draws from these", "guess")
     box_share: float = number(0.005, "share", "of draws over the box", "guess")
     frontier_share: float = number(0.15, "share", "of draws from the frontier of colder and hotter particles", "guess")
     widened_share: float = number(0.4, "share", "of final draws from slightly wider copies, d > 4", "measured: k̂")

@@ -1,5 +1,7 @@
 """The choice of a warp: held-out draws decide, and "none" is always among the candidates."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from klover.base.arrays import logsumexp
@@ -47,6 +49,7 @@ def choose(
     warp: Warp | None,
     sample: Sample,
     rules: Rules,
+    kinds: Sequence[str] = KINDS,
 ) -> tuple[Mixture, Warp | None]:
     """Return the mixture and the warp that held-out draws like best, fitted to all draws.
 
@@ -62,11 +65,13 @@ def choose(
         Weighted draws in the user's coordinates.
     rules
         How the present mixture may grow.
+    kinds
+        Of warps to try.
     """
     train, test = held_out(generator, sample, rules.tuning.held_out)
     now = grow(generator, mixture, train.in_base(warp), rules)
     best, leader = mismatch(now, warp, test), None
-    for kind in KINDS:
+    for kind in kinds:
         try:
             other = fit_warp(kind, train.x, train.weight)
         except np.linalg.LinAlgError:  # draws that lie in a plane
@@ -77,7 +82,7 @@ def choose(
         if found < best - LEAST_GAIN:
             best, leader = found, kind
     if leader is None:
-        return grow(generator, mixture, sample.in_base(warp), rules), warp
+        return fit(now, sample.in_base(warp), rules), warp
     new = fit_warp(leader, sample.x, sample.weight)
     assert new is not None
     return behind(family, new, sample, rules), new

@@ -28,11 +28,12 @@ def next_proposal(context: Context, state: State) -> Mixture:
         return state.mixture
     defence = context.tuning.defence
     copies = inflate(state.mixture, defensive_inflation(context.dim), defence.df)
-    if state.warp is not None and state.warp.num_leads > 0:
-        copies = join(copies, widen(state.mixture, state.warp.num_leads, defence.lead_width, defence.df), 0.5)
-    elif state.was_hard:
+    if state.was_hard:
         copies = join(copies, stretch(state.mixture, defence.length, defence.df), 0.5)
     proposal = join(state.mixture, copies, defence.share)
+    if state.warp is not None and state.warp.num_leads > 0:
+        wide = widen(state.mixture, state.warp.num_leads, defence.lead_width, defence.df)
+        proposal = join(proposal, wide, defence.lead_share)
     if context.evaluator.target.box is not None:
         proposal = join(proposal, state.broad, defence.box_share)
     return proposal if state.frontier is None else join(proposal, state.frontier, defence.frontier_share)

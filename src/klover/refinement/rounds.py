@@ -24,10 +24,13 @@ from klover.refinement.stages import Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.sampling.hamiltonian import Particles
 from klover.verdict.checks import widest
+from klover.warps.warp import KINDS
 from klover.warps.warped import behind
 
 SHRINKAGE, MOST_SHRINKAGES = 0.1, 8
 """Factor by which the first mixture becomes narrower where none of its draws lies in the support, and how often."""
+EVERY_KIND = 4
+"""Rounds after which all kinds of warps are tried again."""
 MOST_NUMBERS = 2**22
 """Numbers that the draws of a round may hold: 32 MiB."""
 
@@ -113,8 +116,11 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
         share = max(len(x) / (len(x) + ess), context.tuning.exploration.particle_share)
         sample = sample.join(equal(x, log_p).from_base(state.warp), share)
     if is_warped and sample.ess >= rounds.tempered_draws * (context.dim + 1):
-        mixture, warp = choose(context.generator, context.family, state.mixture, state.warp, sample, context.rules)
-        return dataclasses.replace(adopt(state, warp), mixture=mixture)
+        # Once there is a warp its kind seldom changes, and to fit the others takes most of the time.
+        is_settled = state.warp is not None and len(state.history) % EVERY_KIND > 0
+        kinds = (state.warp.kind,) if state.warp is not None and is_settled else KINDS
+        found = choose(context.generator, context.family, state.mixture, state.warp, sample, context.rules, kinds)
+        return dataclasses.replace(adopt(state, found[1]), mixture=found[0])
     mixture = grow(context.generator, state.mixture, sample.in_base(state.warp), context.rules)
     return dataclasses.replace(state, mixture=mixture)
 

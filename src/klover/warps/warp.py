@@ -2,7 +2,7 @@
 
 from typing import Any, TypeAlias
 
-from klover.base.shapes import PerDraw, Points, record
+from klover.base.shapes import PerDraw, Points, record, static
 from klover.warps.linear import Linear, decorrelate, separate
 from klover.warps.marginal import Marginal, fit_marginal
 from klover.warps.triangular import Triangular, fit_triangular
@@ -18,6 +18,7 @@ class Warp:
     """Layers, the first of which sees the user's coordinates; arrays of NumPy or JAX stay what they are."""
 
     layers: tuple[Layer, ...]
+    kind: str = static(default="")
 
     def to_base(self, x: Any) -> tuple[Any, Any]:
         """Return base coordinates, and the log determinant of their derivative in x."""
@@ -62,4 +63,4 @@ def fit_warp(kind: str, x: Points, weight: PerDraw) -> Warp | None:
     for fit in (separate if kind == "independent" else decorrelate, fit_marginal):
         y = Warp(tuple(layers)).to_base(x)[0]
         layers.append(fit(y, weight))
-    return Warp(tuple(layers))
+    return Warp(tuple(layers), kind)
