@@ -68,7 +68,7 @@ def test_the_lines_after_refine_compile_the_users_function_alone():
     exec("".join(lines[:last]), names)
     with compilations() as programs:
         exec("".join(lines[last:]), names)
-    assert programs == ["jit(<lambda>)"]
+    assert programs == ["jit(_run)"]
     assert names["posterior"]["x"].shape == (1000, 2)
 
 

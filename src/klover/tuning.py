@@ -92,7 +92,7 @@ class Rounds:
     first_draws: int = number(2048, "draws", "of the first round", "measured: 14,000 evaluations solve easy targets")
     draws_growth: float = number(1.5, "factor", "by which rounds grow", "guess")
     most_draws: int = number(8192, "draws", "of a round; as many final draws at the least", "measured: speed")
-    most_rounds: int = number(24, "rounds", "after which the work is called unfinished", "guess")
+    most_rounds: int = number(32, "rounds", "after which the work is called unfinished", "guess")
     fitted_draws: int = number(
         4096, "draws", "that are fitted to at the least; a comb leaves out the rest", "measured: speed"
     )

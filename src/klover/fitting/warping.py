@@ -70,19 +70,26 @@ def choose(
     """
     train, test = held_out(generator, sample, rules.tuning.held_out)
     now = grow(generator, mixture, train.in_base(warp), rules)
-    best, leader = mismatch(now, warp, test), None
+    best, leader = mismatch(now, warp, test), warp
     for kind in kinds:
-        try:
-            other = fit_warp(kind, train.x, train.weight)
-        except np.linalg.LinAlgError:  # draws that lie in a plane
-            continue
+        other = _fit(kind, train)
         if other is None:
             continue
         found = mismatch(behind(family, other, train, rules), other, test)
         if found < best - LEAST_GAIN:
-            best, leader = found, kind
+            best, leader = found, other
     if leader is None:
+        return grow(generator, mixture, sample, rules), None
+    if leader is warp:
         return fit(now, sample.in_base(warp), rules), warp
-    new = fit_warp(leader, sample.x, sample.weight)
-    assert new is not None
+    # On all draws it may turn out that nothing leads.
+    new = _fit(leader.kind, sample) or leader
     return behind(family, new, sample, rules), new
+
+
+def _fit(kind: str, sample: Sample) -> Warp | None:
+    """Fit a warp; None where there is none, or draws lie in a plane."""
+    try:
+        return fit_warp(kind, sample.x, sample.weight)
+    except np.linalg.LinAlgError:
+        return None

@@ -83,7 +83,11 @@ def probe(context: Context, state: State, num: int) -> tuple[Particles, float]:
 
 def descend(context: Context, pool: Pool) -> tuple[Particles, Mixture]:
     """Carry the first draws, of which next to none are effective, to the target, and fit a mixture to them."""
-    proposal, num = unwarped(pool.proposals[0]), pool.sizes[0]
+    # The first round that has met the support: where this is small, the first proposals are narrowed until they do.
+    ends = np.cumsum(pool.sizes)
+    which = int(np.searchsorted(ends, np.flatnonzero(np.isfinite(pool.log_p))[0], side="right"))
+    rows = slice(ends[which] - pool.sizes[which], ends[which])
+    proposal = unwarped(pool.proposals[which])
 
     def refit(kernel, now):
         return grow(context.generator, kernel, equal(now.x, now.log_p), context.rules, 1)
@@ -92,8 +96,8 @@ def descend(context: Context, pool: Pool) -> tuple[Particles, Mixture]:
         context.generator,
         context.evaluator,
         proposal,
-        pool.x[:num],
-        pool.log_p[:num],
+        pool.x[rows],
+        pool.log_p[rows],
         context.tuning.exploration.num_particles,
         refit,
         context.tuning.moves,
