@@ -157,6 +157,7 @@ def exact_fit(y, generator, num=500):
     return types.SimpleNamespace(posterior=posterior, draws=draws)
 
 
+@pytest.mark.slow
 @needs("numpyro")
 def test_exact_posteriors_have_uniform_ranks():
     """The whole machine, less klover: data from the model, exact draws, ranks."""

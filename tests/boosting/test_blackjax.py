@@ -29,6 +29,7 @@ def test_the_fields_are_those_of_blackjax():
     assert VIAlgorithm._fields == blackjax.base.VIAlgorithm._fields
 
 
+@pytest.mark.slow
 def test_many_starts_in_one_program_and_draws_by_the_positions_structure():
     algorithm = klover.vi_algorithm(log_density, SETTINGS, start="forward")
 

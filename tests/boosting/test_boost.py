@@ -50,6 +50,7 @@ def test_forward_kl_covers_both_modes_and_reverse_kl_sits_on_one():
     assert num_on_one >= 8
 
 
+@pytest.mark.slow
 def test_boosting_finds_the_second_mode_from_a_reverse_start(getkey):
     fit = klover.boost(getkey(), simulations.two_modes(), family="normal", max_components=3, num_round_draws=4000, **EM)
     assert fit.verdict.trusted
@@ -98,6 +99,7 @@ def test_conjugate_regression_has_the_known_evidence(family, getkey):
     assert abs(fit.log_evidence - log_evidence) < min(0.01, max(3 * fit.log_evidence_se, 1e-6))
 
 
+@pytest.mark.slow
 def test_cauchy_is_covered_by_student_components(getkey):
     target = simulations.cauchy()
     limit = simulations.CAUCHY_LIMIT

@@ -86,6 +86,7 @@ def test_a_constant_in_log_p_moves_the_evidence_and_nothing_else(name, getkey):
                 assert getattr(shifted, field) == pytest.approx(float(getattr(plain, field)), rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_traced_end_gives_what_round_after_round_gives(getkey):
     settings = Settings(max_components=3, **QUICK_ADAM)
     target = klover.Target(two_gaussians(), jnp.zeros(2))
@@ -99,6 +100,7 @@ def test_a_traced_end_gives_what_round_after_round_gives(getkey):
             np.testing.assert_allclose(leaf, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_batched_equals_looped_over_keys_and_data():
     settings = Settings(max_components=2, family=klover.Family("normal"), num_round_draws=200, **EM)
     offsets = jnp.array([1.5, 2.5])

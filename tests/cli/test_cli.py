@@ -37,6 +37,7 @@ runpy.run_module("klover", run_name="__main__")
     assert ended.stdout == f"klover {klover.__version__}\n"
 
 
+@pytest.mark.slow
 @needs("matplotlib")
 def test_the_demo_prints_a_table_and_writes_the_figure_where_it_can(tmp_path):
     code = f"""

@@ -273,6 +273,7 @@ def test_reverse_weights_recover_a_target_of_the_same_components(shift):
     np.testing.assert_allclose(np.exp(solution), TRUE, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_reverse_weights_recover_the_target_within_monte_carlo_error(getkey):
     num_repeats, num_draws = 40, 400
 

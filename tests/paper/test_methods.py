@@ -113,6 +113,7 @@ def test_choices_reach_the_settings(method):
     assert (settings.num_steps, settings.num_draws_per_step, settings.initial_scale) == (20, 10, 0.3)
 
 
+@pytest.mark.slow
 def test_particles_of_a_network_are_scored(getkey, monkeypatch):
     few = Islands(4, 8, num_sweeps=2, most_leapfrogs=10)
     for name in ("compile_ahead", "carry"):

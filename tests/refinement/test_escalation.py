@@ -98,6 +98,7 @@ def test_refine_escalates_where_weights_cannot_work(getkey):
     assert np.median(np.abs(score)) == pytest.approx(stats.t(15).ppf(0.75) / np.sqrt(15 / 13), abs=0.2)
 
 
+@pytest.mark.slow
 def test_particles_whose_islands_disagree_are_refused(getkey):
     tuning = Tuning(islands=Islands(island_size=8, num_sweeps=2, largest_spread=0.01))
     fit = refine(getkey(), log_gamma(200), tuning=tuning)

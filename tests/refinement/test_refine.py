@@ -84,6 +84,7 @@ def test_two_far_modes_have_their_weights(getkey):
     assert abs(share - 0.1) < 4 * np.sqrt(0.1 * 0.9 / fit.ess)
 
 
+@pytest.mark.slow
 def test_funnel_is_right(getkey):
     assert_right(klover.refine(getkey(), funnel(4)))
 

@@ -16,6 +16,7 @@ def two_modes(x):
     return jax.nn.logsumexp(-0.5 * jnp.sum((x - MODES) ** 2, axis=1))
 
 
+@pytest.mark.slow
 def test_weights_of_modes_that_pathfinder_gets_wrong():
     # Six starts in one basin and two in the other: the paths' draws hold the second mode with a quarter.
     basin = np.repeat([0, 1], [6, 2])
