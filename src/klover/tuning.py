@@ -182,9 +182,8 @@ class Missed:
     num_heavy: int = number(24, "climbs", "from the heaviest final draws", "measured: the same")
     num_radial: int = number(512, "draws", "on other scales around known centres", "measured: the same")
     few_dims: int = number(
-        10, "dimensions", "beyond which a search has more starts, if they are cheap", "theory: envelope"
+        4, "dimensions", "beyond which a search is thorough where several modes are known", "theory: envelope"
     )
-    many: int = number(8, "factor", "by which it then has more", "theory: envelope")
     thorough: int = number(36, "factor", "by which a thorough search has more starts", "measured: the same")
     least_ratio: float = number(30.0, "ratio", "of p to q, over the evidence, at a top that is not covered", "guess")
     smallest_mode: float = number(1e-3, "mass", "of a missed mode, by Laplace, that is worth more work", "guess")

@@ -37,21 +37,25 @@ def look_for_missed(
     log_ratio: Float[np.ndarray, " draw"],
     is_thorough: bool,
 ) -> tuple[tuple[Part, ...], Searched]:
-    """Search for parts that draws miss; thoroughly, if that is cheap, where the search would miss what is known."""
+    """Search for parts that draws miss.
+
+    Thoroughly, if that is cheap, where the search would miss a mode that is known, and where several are known in more
+    dimensions than a usual search can cover: there may well be another, and it may be narrow.
+    """
     evaluator, tuning = context.evaluator, context.tuning.missed
+    known = _known_modes(context, state, log_ratio)
 
     def look(factor: float | int) -> tuple[list[Part], Searched]:
         effort = Effort.of(tuning, factor)
         return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
 
-    is_cheap = _is_cheap(evaluator)
-    usual = tuning.many if is_cheap and context.dim > tuning.few_dims else 1.0
-    parts, searched = look(usual * _affordable(evaluator, tuning.num_starts))
-    searched = _tested(context, state, searched, len(x), log_ratio)
-    if not parts and (is_thorough or (searched.recall < tuning.least_recall and is_cheap)):
+    parts, searched = look(_affordable(evaluator, tuning.num_starts))
+    searched = _tested(context, state, searched, len(x), known)
+    is_doubtful = searched.recall < tuning.least_recall or (len(known) > 1 and context.dim > tuning.few_dims)
+    if not parts and (is_thorough or (is_doubtful and _is_cheap(evaluator))):
         parts, searched = look(tuning.thorough)
         parts = parts or _return_from_outside(context, state, proposal, float(log_evidence(log_ratio)[0]))
-        searched = _tested(context, state, searched, len(x), log_ratio)
+        searched = _tested(context, state, searched, len(x), known)
     return tuple(parts), searched
 
 
@@ -62,13 +66,16 @@ def _is_cheap(evaluator: Evaluator) -> bool:
     return evaluator.num_affordable is None and evaluator.has_gradient and not is_foreign and is_small
 
 
-def _tested(
-    context: Context, state: State, searched: Searched, num_draws: int, log_ratio: Float[np.ndarray, " draw"]
-) -> Searched:
-    """Test the search on the modes that are known and have mass; where it took particles, tops are no modes."""
+def _known_modes(context: Context, state: State, log_ratio: Float[np.ndarray, " draw"]) -> tuple[Part, ...]:
+    """Return the modes that are known and have mass; where it took particles, tops are no modes."""
     smallest = log_evidence(log_ratio)[0] + np.log(context.tuning.missed.smallest_halo)
-    known = separate(state.mixture, tuple(part for part in state.parts if part.log_mass > smallest))
-    if state.was_hard or len(known) < 2:
+    parts = tuple(part for part in state.parts if part.log_mass > smallest)
+    return () if state.was_hard else separate(state.mixture, parts)
+
+
+def _tested(context: Context, state: State, searched: Searched, num_draws: int, known: tuple[Part, ...]) -> Searched:
+    """Test the search on the modes that are known, if there are several."""
+    if len(known) < 2:
         return searched
     found = recall(
         context.generator,
