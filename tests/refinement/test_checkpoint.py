@@ -18,7 +18,6 @@ from klover.refinement.pool import Pool
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.results.codec import DamagedFile
 from klover.sampling.hamiltonian import Particles
-from klover.search.recall import Part
 from klover.targets.evaluator import Evaluator
 from klover.warps.warp import fit_warp
 from klover.warps.warped import behind, is_behind
@@ -70,7 +69,6 @@ def full_state(context: Context, family="student") -> State:
         most_invalid=(3, 1, 40),
         best_ess=0.7,
         num_stale=1,
-        parts=(Part(pool.x[0], np.eye(DIM), -1.5), Part(pool.x[1], 2 * np.eye(DIM), 0.5)),
         num_returns=1,
         is_done=False,
         history=infos,

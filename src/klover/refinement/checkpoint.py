@@ -14,13 +14,12 @@ from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.results import codec
 from klover.results.integrity import check_mixture, check_numbers, check_warp, expect, expect_array
 from klover.sampling.hamiltonian import Particles
-from klover.search.recall import Part
 from klover.targets.evaluator import COUNTS
 from klover.warps import warped
 
 VERSION = 1
 REMEDY = "delete it, and begin again."
-RECORDS = (Components, Diagonal, Full, LowRank, Mixture, Part, Particles, Pool, RoundInfo, Stage, State)
+RECORDS = (Components, Diagonal, Full, LowRank, Mixture, Particles, Pool, RoundInfo, Stage, State)
 RECORDS += warped.RECORDS
 
 

@@ -16,7 +16,7 @@ from klover.refinement.start import around
 from klover.refinement.state import Context, Stage, State
 from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
-from klover.search.recall import Part, recall, separate
+from klover.search.recall import Part, modes_of, recall
 from klover.targets.evaluator import Evaluator
 from klover.verdict.checks import Case
 from klover.warps.warped import unwarped
@@ -43,7 +43,8 @@ def look_for_missed(
     dimensions than a usual search can cover: there may well be another, and it may be narrow.
     """
     evaluator, tuning = context.evaluator, context.tuning.missed
-    known = _known_modes(context, state, log_ratio)
+    # Where it took particles, hills are no modes.
+    known = () if state.was_hard else modes_of(state.mixture, tuning.smallest_halo)
 
     def look(factor: float | int) -> tuple[list[Part], Searched]:
         effort = Effort.of(tuning, factor)
@@ -64,13 +65,6 @@ def _is_cheap(evaluator: Evaluator) -> bool:
     is_foreign = hasattr(evaluator.target.model_info, "failures")
     is_small = evaluator.target.largest_intermediate <= CHEAP_SIZE
     return evaluator.num_affordable is None and evaluator.has_gradient and not is_foreign and is_small
-
-
-def _known_modes(context: Context, state: State, log_ratio: Float[np.ndarray, " draw"]) -> tuple[Part, ...]:
-    """Return the modes that are known and have mass; where it took particles, tops are no modes."""
-    smallest = log_evidence(log_ratio)[0] + np.log(context.tuning.missed.smallest_halo)
-    parts = tuple(part for part in state.parts if part.log_mass > smallest)
-    return () if state.was_hard else separate(state.mixture, parts)
 
 
 def _tested(context: Context, state: State, searched: Searched, num_draws: int, known: tuple[Part, ...]) -> Searched:
@@ -141,7 +135,6 @@ def add_parts(context: Context, state: State, parts: tuple[Part, ...], known: fl
     return dataclasses.replace(
         state,
         mixture=join(state.mixture, around(context, parts), float(np.clip(mass / (1 + mass), *SHARES))),
-        parts=(*state.parts, *parts),
         stage=state.stage if state.stage is Stage.EXPLORE else Stage.POOL,
         best_ess=0.0,
         num_stale=0,

@@ -53,7 +53,7 @@ def from_target(context: Context) -> State:
         return state
     parts = parts_of(modes)
     share = tuning.start.broad_share if context.region.box is None else tuning.start.box_share
-    return dataclasses.replace(state, parts=parts, mixture=join(around(context, parts), broad, share))
+    return dataclasses.replace(state, mixture=join(around(context, parts), broad, share))
 
 
 def cover(context: Context) -> Mixture:

@@ -11,7 +11,6 @@ from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement.pool import Pool
 from klover.sampling.hamiltonian import Particles
-from klover.search.recall import Part
 from klover.search.region import Region
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Tuning
@@ -133,8 +132,6 @@ class State:
         NaN, +inf and draws of the round that had most of them, the first excepted: its draws go far out.
     best_ess, num_stale
         Largest share of effective draws so far, and rounds since it grew.
-    parts
-        Modes that the first search has found, and parts that later ones have added.
     num_returns
         How often the work went on after an answer that was not good enough.
     is_done
@@ -156,7 +153,6 @@ class State:
     most_invalid: tuple[int, int, int] = (0, 0, 1)
     best_ess: float = 0.0
     num_stale: int = 0
-    parts: tuple[Part, ...] = ()
     num_returns: int = 0
     is_done: bool = False
     history: tuple[RoundInfo, ...] = ()
