@@ -8,6 +8,7 @@ it. Nothing is evaluated but Normals.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def recall(
         starts = draw_rungs(generator, region, rest, prior, num_starts).reshape(-1, mixture.dim)
         starts = np.concatenate([starts, rest.draw(generator, num_draws)])
         hits.append(_count(normals, parts, starts, int(which)))
-    return float(-np.expm1(-min(hits))) if hits else 1.0
+    return 1 - math.exp(-min(hits)) if hits else 1.0
 
 
 def _normals(parts: tuple[Part, ...]) -> Mixture:
