@@ -20,7 +20,7 @@ from klover.refinement.completion import look_before_exploring
 from klover.refinement.coordinates import adopt, in_base
 from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
-from klover.refinement.stages import Measurement, conclude, decide
+from klover.refinement.stages import Look, Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.sampling.hamiltonian import Particles
 from klover.verdict.checks import widest
@@ -42,9 +42,11 @@ def take_round(context: Context, state: State) -> State:
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale
     )
-    with in_base(context, state) as inside:
-        seen, particles, drift = look_around(context, inside, plan.look)
-    state = dataclasses.replace(seen, pool=state.pool)
+    particles, drift = None, 0.0
+    if plan.look is not Look.NONE:
+        with in_base(context, state) as inside:
+            seen, particles, drift = look_around(context, inside, plan.look)
+        state = dataclasses.replace(seen, pool=state.pool)
     state = dataclasses.replace(state, history=(*state.history, _info(context, state, measured, drift)))
     is_good, stage = conclude(plan, state.history, state.discovered, context.dim, context.tuning)
     if not np.isfinite(state.pool.log_p).any() and len(state.history) < MOST_SHRINKAGES:

@@ -64,15 +64,16 @@ class Warp:
         return gradient
 
 
-def fit_warp(kind: str, x: Points, weight: PerDraw) -> Warp | None:
-    """Fit a warp of a kind to weighted draws; None where there is none."""
+def fit_warp(kind: str, x: Points, weight: PerDraw, begun: Warp | None = None) -> Warp | None:
+    """Fit a warp of a kind to weighted draws, None where there is none; a near one of its kind may begin it."""
     layers: list[Layer] = []
     if kind == "led":
         led = fit_triangular(x, weight)
         if led is None:
             return None
         layers.append(led)
-    for fit in (separate if kind == "independent" else decorrelate, fit_marginal):
-        y = Warp(tuple(layers)).to_base(x)[0]
-        layers.append(fit(y, weight))
-    return Warp(tuple(layers), kind)
+    y = Warp(tuple(layers)).to_base(x)[0]
+    near = begun.layers[0] if begun is not None and begun.kind == kind else None
+    near = near if isinstance(near, Linear) else None
+    linear = separate(y, weight, near) if kind == "independent" else decorrelate(y, weight)
+    return Warp((*layers, linear, fit_marginal(linear.to_base(y)[0], weight)), kind)
