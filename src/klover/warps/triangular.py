@@ -26,7 +26,7 @@ BEND_SIZE = 10.0
 SMALLEST_SQUARE = 1e-4
 COMPANY = 0.2
 """Nats that a further lead must tell of each of the others, on average."""
-NUM_STEPS, TOLERANCE = 12, 0.1
+NUM_STEPS, TOLERANCE = 8, 0.1
 """Steps at most, and nats of all effective draws that are worth another."""
 LOG_SQUARE = 0.635
 """Half of what the mean logarithm of a squared standard Normal is below zero."""
