@@ -44,11 +44,13 @@ def look_around(context: Context, state: State, look: Look) -> Seen:
     if look is Look.LONG_LAST:
         particles, drift = probe(context, state, tuning.num_particles)
         return find_frontier(context, state, particles), None, drift
-    _, drift = probe(context, state, tuning.num_probes)
-    if drift > context.tuning.answer.largest_drift:
-        # Few particles raise a false alarm on one easy target in a hundred, and exploring costs fifty such looks.
-        _, drift = probe(context, state, tuning.num_particles)
-    return state, None, drift
+    if look is Look.LAST:
+        _, drift = probe(context, state, tuning.num_probes)
+        if drift > context.tuning.answer.largest_drift:
+            # Few particles raise a false alarm on one easy target in a hundred, and exploring costs fifty such looks.
+            _, drift = probe(context, state, tuning.num_particles)
+        return state, None, drift
+    return state, None, 0.0
 
 
 def uncovered_mass(particles: Particles, pool: Pool) -> tuple[float, float]:

@@ -44,6 +44,7 @@ def take_round(context: Context, state: State) -> State:
     )
     particles, drift = None, 0.0
     if plan.look is not Look.NONE:
+        # All draws are mapped only where they are looked at.
         with in_base(context, state) as inside:
             seen, particles, drift = look_around(context, inside, plan.look)
         state = dataclasses.replace(seen, pool=state.pool)
