@@ -6,6 +6,7 @@ Particles look around if they are to (:mod:`klover.refinement.exploration`). If 
 is fitted to the pool, and to the particles, by :func:`klover.fitting.growth.grow`.
 """
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -42,12 +43,10 @@ def take_round(context: Context, state: State) -> State:
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale
     )
-    particles, drift = None, 0.0
-    if plan.look is not Look.NONE:
-        # All draws are mapped only where they are looked at.
-        with in_base(context, state) as inside:
-            seen, particles, drift = look_around(context, inside, plan.look)
-        state = dataclasses.replace(seen, pool=state.pool)
+    # All draws are mapped only where they are looked at.
+    with contextlib.nullcontext(state) if plan.look is Look.NONE else in_base(context, state) as inside:
+        seen, particles, drift = look_around(context, inside, plan.look)
+    state = dataclasses.replace(seen, pool=state.pool)
     state = dataclasses.replace(state, history=(*state.history, _info(context, state, measured, drift)))
     is_good, stage = conclude(plan, state.history, state.discovered, context.dim, context.tuning)
     if not np.isfinite(state.pool.log_p).any() and len(state.history) < MOST_SHRINKAGES:
