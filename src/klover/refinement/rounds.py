@@ -6,6 +6,7 @@ Particles look around if they are to (:mod:`klover.refinement.exploration`). If 
 is fitted to the pool, and to the particles, by :func:`klover.fitting.growth.grow`.
 """
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -20,7 +21,7 @@ from klover.refinement.completion import look_before_exploring
 from klover.refinement.coordinates import adopt, in_base
 from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
-from klover.refinement.stages import Measurement, conclude, decide
+from klover.refinement.stages import Look, Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.sampling.hamiltonian import Particles
 from klover.verdict.checks import widest
@@ -42,7 +43,8 @@ def take_round(context: Context, state: State) -> State:
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale
     )
-    with in_base(context, state) as inside:
+    # All draws are mapped only where they are looked at.
+    with contextlib.nullcontext(state) if plan.look is Look.NONE else in_base(context, state) as inside:
         seen, particles, drift = look_around(context, inside, plan.look)
     state = dataclasses.replace(seen, pool=state.pool)
     state = dataclasses.replace(state, history=(*state.history, _info(context, state, measured, drift)))
