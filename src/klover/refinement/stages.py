@@ -73,7 +73,6 @@ class Plan:
     look: Look
     is_beyond: bool
     is_warped: bool = False
-    is_led: bool = False
 
 
 def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Plan:
@@ -92,9 +91,7 @@ def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Pla
         look = Look.EXPLORE
     elif stage is Stage.POOL and could_stop:
         look = Look.LONG_LAST if was_hard and state.warp is None and dim <= rounds.explored_dim else Look.LAST
-    return Plan(
-        stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond, state.warp is not None, _is_led(state)
-    )
+    return Plan(stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond, state.warp is not None)
 
 
 def conclude(
@@ -104,7 +101,7 @@ def conclude(
     rounds, last = tuning.rounds, history[-1]
     has_found = last.drift > tuning.answer.largest_drift
     is_settled = last.drift < tuning.answer.largest_drift
-    is_doubtful = plan.was_hard or plan.is_led or last.ess_share < rounds.fair_ess
+    is_doubtful = plan.was_hard or plan.is_warped or last.ess_share < rounds.fair_ess
     is_steady = not is_doubtful or _is_steady(plan.stage, history, discovered, tuning)
     patience = 1 if last.pareto_k > rounds.bad_pareto_k else rounds.patience
     is_tried = len(history) >= rounds.unwarped + rounds.patience
@@ -144,7 +141,7 @@ def _could_stop(measured: Measurement, state: State, stage: Stage, num_stale: in
 
 
 def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[float, ...], tuning: Tuning) -> bool:
-    """Whether the evidence of the last rounds agrees, and the last journeys found nothing new."""
+    """Whether evidence and ESS of the last rounds agree, and the last journeys found nothing new."""
     last = history[-tuning.rounds.steady_rounds :]
     if len(last) < tuning.rounds.steady_rounds:
         return False
@@ -152,16 +149,15 @@ def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[f
         return False
     if _is_rising(history[-tuning.rounds.trend_rounds :]):
         return False
+    shares = [info.ess_share for info in last]
+    # Proposals differ little by now: a round with far fewer effective draws has met what the others have not.
+    if min(shares) < tuning.answer.fallen_ess * max(shares):
+        return False
     now = last[-1]
     return all(
         abs(info.log_evidence - now.log_evidence) < STEADY_ERRORS * np.hypot(info.log_evidence_se, now.log_evidence_se)
         for info in last
     )
-
-
-def _is_led(state: State) -> bool:
-    """Whether the warp has leads: along them a neck may go on, further than the rounds have seen."""
-    return state.warp is not None and state.warp.num_leads > 0
 
 
 def _is_rising(history: tuple[RoundInfo, ...]) -> bool:
