@@ -128,8 +128,5 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
 def _is_warped(context: Context, state: State) -> bool:
     """Whether a warp is worth trying: the mixture has had its chance, or is behind one already."""
     rounds = context.tuning.rounds
-    # In few dimensions many components follow any shape.
-    is_possible = rounds.tiled_dim < context.dim <= context.tuning.search.full_dim
-    is_possible = is_possible and context.family.covariance == "full"
     is_poor = len(state.history) >= rounds.unwarped and state.history[-1].ess_share < rounds.fair_ess
-    return is_possible and (is_poor or state.warp is not None)
+    return context.can_warp and (is_poor or state.stage is Stage.CHAIN or state.warp is not None)

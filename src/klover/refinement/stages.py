@@ -43,6 +43,7 @@ class Look(enum.Enum):
     """How particles look around in a round."""
 
     NONE = "none"
+    CHAIN = "chain"
     DESCEND = "descend"
     EXPLORE = "explore"
     LAST = "last"
@@ -88,6 +89,8 @@ def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Pla
     look = Look.NONE
     if stage is Stage.DESCEND and not is_beyond:
         look = Look.DESCEND
+    elif stage is Stage.CHAIN:
+        look = Look.CHAIN
     elif stage is Stage.EXPLORE:
         look = Look.EXPLORE
     elif stage is Stage.POOL and could_stop:
@@ -117,7 +120,7 @@ def conclude(
 def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, tuning: Tuning) -> Stage:
     """Go on from a stage that has served its purpose."""
     stage, rounds = state.stage, tuning.rounds
-    if measured.ess_share == 0 and stage is not Stage.DESCEND:
+    if measured.ess_share == 0 and stage not in (Stage.CHAIN, Stage.DESCEND):
         return Stage.POOL if stage is Stage.BEGIN else stage
     enough = num_parameters(dim)
     is_begun = measured.ess_share >= rounds.begun_ess or measured.pool_ess >= rounds.begun_pool * enough
@@ -126,7 +129,8 @@ def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, t
         (Stage.BEGIN, is_begun, Stage.POOL),
         (Stage.BEGIN, True, Stage.TEMPER),
         (Stage.TEMPER, is_begun, Stage.POOL),
-        (Stage.TEMPER, is_stalled, Stage.DESCEND),
+        (Stage.TEMPER, is_stalled, Stage.CHAIN if state.can_chain else Stage.DESCEND),
+        (Stage.CHAIN, is_begun or state.num_windows >= tuning.exploration.most_windows, Stage.POOL),
         (Stage.DESCEND, True, Stage.POOL),
     )
     return next((to for here, holds, to in transitions if here is stage and holds), stage)

@@ -5,6 +5,7 @@ import enum
 
 import numpy as np
 
+from klover.base.shapes import Float
 from klover.fitting.growth import Rules
 from klover.fitting.splits import num_parameters
 from klover.mixtures.components import Family
@@ -23,6 +24,7 @@ class Stage(enum.Enum):
 
     BEGIN = "begin"
     TEMPER = "temper"
+    CHAIN = "chain"
     DESCEND = "descend"
     POOL = "pool"
     EXPLORE = "explore"
@@ -100,6 +102,12 @@ class Context:
         return self.dim <= self.tuning.rounds.explored_dim
 
     @property
+    def can_warp(self) -> bool:
+        """Whether there are warps: in few dimensions many components follow any shape, in many nothing tells them."""
+        is_possible = self.tuning.rounds.tiled_dim < self.dim <= self.tuning.search.full_dim
+        return is_possible and self.family.covariance == "full"
+
+    @property
     def can_escalate(self) -> bool:
         """Whether particles may take over where weights fail (:mod:`klover.refinement.escalation`)."""
         return self.evaluator.has_gradient and not self.is_explored
@@ -131,6 +139,10 @@ class State:
         Mass that the last two journeys from outside found where the proposal is all but absent.
     most_invalid
         NaN, +inf and draws of the round that had most of them, the first excepted: its draws go far out.
+    can_chain
+        Whether chains, and not particles through temperatures, help where weights fail.
+    chains, num_windows
+        Where the chains are, in the user's coordinates, and how many windows they have moved for.
     best_ess, num_stale
         Largest share of effective draws so far, and rounds since it grew.
     parts
@@ -154,6 +166,9 @@ class State:
     archive: tuple[Particles, ...] = ()
     discovered: tuple[float, ...] = (1.0, 1.0)
     most_invalid: tuple[int, int, int] = (0, 0, 1)
+    can_chain: bool = False
+    chains: Float[np.ndarray, "chain dim"] | None = None
+    num_windows: int = 0
     best_ess: float = 0.0
     num_stale: int = 0
     parts: tuple[Part, ...] = ()
