@@ -13,11 +13,13 @@ import numpy as np
 
 from klover.base.arrays import even_comb
 from klover.base.shapes import Float
+from klover.fitting.sample import equal
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.mixture import Mixture
 from klover.refinement.state import Context, State
 from klover.sampling.hamiltonian import Particles, move, place
 from klover.search.climb import climb
+from klover.search.profile import draw_along
 
 STEEP = 0.5
 """Nats for each dimension: a start is climbed from as long as steps gain more, which is as far as the bulk."""
@@ -28,33 +30,46 @@ SMALLEST_SCALE = 1e-6
 """Of the starts, beside that of their coordinate's largest."""
 
 
-def run_chains(context: Context, state: State) -> tuple[State, Particles]:
+def run_chains(context: Context, state: State) -> State:
     """Move the chains for a window; return the state with their ends, and what the second half of it has seen.
 
-    The state is in base coordinates, and so is what is returned, but for the ends.
+    The first window, which comes from far away, is forgotten after the second.
     """
-    tuning, moves = context.tuning.exploration, context.tuning.moves
-    num_leapfrogs = moves.num_leapfrogs
+    num_leapfrogs = context.tuning.moves.num_leapfrogs
     if state.chains is None:
         x, num_leapfrogs = begin(context, state), FIRST_LEAPFROGS * num_leapfrogs
         kernel = _around(context, x)
     else:
         x, kernel = state.chains if state.warp is None else state.warp.to_base(state.chains)[0], state.mixture
-    particles, kept = place(context.evaluator, x), []
-    for turn in range(tuning.chain_moves):
-        # One at a time: the shrunk steps of every second move enter necks, which a warp does better.
-        particles = move(context.generator, context.evaluator, kernel, particles, moves, None, 1, num_leapfrogs)
-        if turn >= tuning.chain_moves // 2:
-            kept.append(particles)
-    has_moved = np.any(kept[0].x != kept[-1].x, axis=1)
-    if has_moved.any():
-        kept = [particles.take(has_moved) for particles in kept]
+    kept = _window(context, kernel, x, num_leapfrogs)
     # A chain that was stuck, in a neck or far outside, goes on from where another is.
     ends = np.resize(kept[-1].x, x.shape)
     ends = ends if state.warp is None else state.warp.from_base(ends)[0]
-    seen = (np.concatenate([getattr(one, name) for one in kept]) for name in ("x", "log_p", "gradient"))
-    state = dataclasses.replace(state, chains=ends, num_windows=state.num_windows + 1)
-    return state, Particles(*seen)
+    points, log_p = (np.concatenate([getattr(one, name) for one in kept]) for name in ("x", "log_p"))
+    seen = equal(points, log_p).from_base(state.warp)
+    if state.seen is not None and state.num_windows > 1:
+        seen = state.seen.join(seen, len(seen) / (len(seen) + len(state.seen)))
+    elif state.warp is not None and state.warp.num_leads > 0:
+        with context.evaluator.within(None):
+            along = draw_along(context.generator, context.evaluator, seen, int(state.warp.layers[0].order[0]))
+        seen = seen if along is None else seen.join(along, 0.5)
+    return dataclasses.replace(state, chains=ends, seen=seen, num_windows=state.num_windows + 1)
+
+
+def _window(
+    context: Context, kernel: Mixture, x: Float[np.ndarray, "chain dim"], num_leapfrogs: int
+) -> list[Particles]:
+    """Return the chains that have moved, after each move of the second half."""
+    num_moves, particles, kept = context.tuning.exploration.chain_moves, place(context.evaluator, x), []
+    for turn in range(num_moves):
+        # One at a time: the shrunk steps of every second move enter necks, which a warp does better.
+        particles = move(
+            context.generator, context.evaluator, kernel, particles, context.tuning.moves, None, 1, num_leapfrogs
+        )
+        if turn >= num_moves // 2:
+            kept.append(particles)
+    has_moved = np.any(kept[0].x != kept[-1].x, axis=1)
+    return [particles.take(has_moved) for particles in kept] if has_moved.any() else kept
 
 
 def begin(context: Context, state: State) -> Float[np.ndarray, "chain dim"]:

@@ -37,8 +37,7 @@ def look_around(context: Context, state: State, look: Look) -> Seen:
     """Move particles as the decision says."""
     tuning = context.tuning.exploration
     if look is Look.CHAIN:
-        state, particles = run_chains(context, state)
-        return state, particles, np.inf
+        return run_chains(context, state), None, np.inf
     if look is Look.DESCEND:
         particles, mixture = descend(context, state.pool)
         return dataclasses.replace(state, mixture=mixture), particles, np.inf

@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 
 from klover.fitting.growth import grow
-from klover.fitting.sample import equal
+from klover.fitting.sample import Sample, equal
 from klover.fitting.warping import choose
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, kish, log_evidence
@@ -113,8 +113,9 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
         ess = float(kish(state.pool.weight(fewest)))
         groups = (particles, *state.archive)
         x, log_p = (np.concatenate([getattr(group, name) for group in groups]) for name in ("x", "log_p"))
-        share = max(len(x) / (len(x) + ess), context.tuning.exploration.particle_share)
-        sample = sample.join(equal(x, log_p).from_base(state.warp), share)
+        sample = _joined(context, sample, equal(x, log_p).from_base(state.warp), ess)
+    elif state.seen is not None:
+        sample = _joined(context, sample, state.seen, state.pool.ess)
     if is_warped and sample.ess >= rounds.tempered_draws * (context.dim + 1):
         # Once there is a warp its kind seldom changes, and to fit the others takes most of the time.
         is_settled = state.warp is not None and len(state.history) % EVERY_KIND > 0
@@ -123,6 +124,12 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
         return dataclasses.replace(adopt(state, found[1]), mixture=found[0])
     mixture = grow(context.generator, state.mixture, sample.in_base(state.warp), context.rules)
     return dataclasses.replace(state, mixture=mixture)
+
+
+def _joined(context: Context, sample: Sample, particles: Sample, ess: float) -> Sample:
+    """Fit to particles beside the pool, however many effective draws this has: of what it misses it knows nothing."""
+    share = len(particles) / (len(particles) + ess)
+    return sample.join(particles, max(share, context.tuning.exploration.particle_share))
 
 
 def _is_warped(context: Context, state: State) -> bool:

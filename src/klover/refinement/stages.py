@@ -130,7 +130,7 @@ def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, t
         (Stage.BEGIN, True, Stage.TEMPER),
         (Stage.TEMPER, is_begun, Stage.POOL),
         (Stage.TEMPER, is_stalled, Stage.CHAIN if state.can_chain else Stage.DESCEND),
-        (Stage.CHAIN, is_begun or state.num_windows >= tuning.exploration.most_windows, Stage.POOL),
+        (Stage.CHAIN, (is_begun and state.num_windows >= 2) or state.num_windows >= tuning.exploration.most_windows, Stage.POOL),
         (Stage.DESCEND, True, Stage.POOL),
     )
     return next((to for here, holds, to in transitions if here is stage and holds), stage)

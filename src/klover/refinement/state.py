@@ -7,6 +7,7 @@ import numpy as np
 
 from klover.base.shapes import Float
 from klover.fitting.growth import Rules
+from klover.fitting.sample import Sample
 from klover.fitting.splits import num_parameters
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
@@ -141,8 +142,8 @@ class State:
         NaN, +inf and draws of the round that had most of them, the first excepted: its draws go far out.
     can_chain
         Whether chains, and not particles through temperatures, help where weights fail.
-    chains, num_windows
-        Where the chains are, in the user's coordinates, and how many windows they have moved for.
+    chains, seen, num_windows
+        Where the chains are, and what they have seen, in the user's coordinates; how many windows they have moved for.
     best_ess, num_stale
         Largest share of effective draws so far, and rounds since it grew.
     parts
@@ -168,6 +169,7 @@ class State:
     most_invalid: tuple[int, int, int] = (0, 0, 1)
     can_chain: bool = False
     chains: Float[np.ndarray, "chain dim"] | None = None
+    seen: Sample | None = None
     num_windows: int = 0
     best_ess: float = 0.0
     num_stale: int = 0

@@ -22,7 +22,7 @@ KNOTS = (-3.0, -1.5, 0.0, 1.5, 3.0)
 BEND_SIZE = 10.0
 """About the largest value of a spline, by which it is divided."""
 SMALLEST_SQUARE = 1e-4
-COMPANY = 0.2
+COMPANY = 0.02
 """Nats that a further lead must tell of each of the others, on average."""
 NUM_STEPS = 12
 LARGEST_SQUARE = 20.0
