@@ -15,7 +15,7 @@ from klover.refinement.stages import Look, Measurement, Plan, conclude, decide
 from klover.refinement.state import RoundInfo, Stage, State
 from klover.tuning import Rounds, Search, Tuning
 
-BEGIN, TEMPER, DESCEND, POOL, EXPLORE = Stage
+BEGIN, TEMPER, CHAIN, DESCEND, POOL, EXPLORE = Stage
 TUNING = Tuning()
 MIXTURE = mixture_of(Family(), np.zeros((1, 1)), np.ones((1, 1, 1)), 5.0, np.ones(1))
 

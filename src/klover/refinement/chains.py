@@ -24,8 +24,10 @@ from klover.search.profile import draw_along
 STEEP = 0.5
 """Nats for each dimension: a start is climbed from as long as steps gain more, which is as far as the bulk."""
 MOST_CLIMBED = 30
-FIRST_LEAPFROGS = 2
-"""Times the usual leapfrogs, of the first window, whose metric is a guess."""
+ALONG_SHARE = 0.5
+"""Of what is fitted to beside the pool that are draws along the lead."""
+LONGER = 2
+"""Times the usual leapfrogs, of half as many moves, in the first window, whose metric is a guess."""
 SMALLEST_SCALE = 1e-6
 """Of the starts, beside that of their coordinate's largest."""
 
@@ -35,13 +37,13 @@ def run_chains(context: Context, state: State) -> State:
 
     The first window, which comes from far away, is forgotten after the second.
     """
-    num_leapfrogs = context.tuning.moves.num_leapfrogs
+    num_leapfrogs, num_moves = context.tuning.moves.num_leapfrogs, context.tuning.exploration.chain_moves
     if state.chains is None:
-        x, num_leapfrogs = begin(context, state), FIRST_LEAPFROGS * num_leapfrogs
-        kernel = _around(context, x)
+        x = begin(context, state)
+        kernel, num_leapfrogs, num_moves = _around(context, x), LONGER * num_leapfrogs, num_moves // LONGER
     else:
         x, kernel = state.chains if state.warp is None else state.warp.to_base(state.chains)[0], state.mixture
-    kept = _window(context, kernel, x, num_leapfrogs)
+    kept = _window(context, kernel, x, num_moves, num_leapfrogs)
     # A chain that was stuck, in a neck or far outside, goes on from where another is.
     ends = np.resize(kept[-1].x, x.shape)
     ends = ends if state.warp is None else state.warp.from_base(ends)[0]
@@ -49,18 +51,24 @@ def run_chains(context: Context, state: State) -> State:
     seen = equal(points, log_p).from_base(state.warp)
     if state.seen is not None and state.num_windows > 1:
         seen = state.seen.join(seen, len(seen) / (len(seen) + len(state.seen)))
-    elif state.warp is not None and state.warp.num_leads > 0:
-        with context.evaluator.within(None):
-            along = draw_along(context.generator, context.evaluator, seen, int(state.warp.layers[0].order[0]))
-        seen = seen if along is None else seen.join(along, 0.5)
     return dataclasses.replace(state, chains=ends, seen=seen, num_windows=state.num_windows + 1)
 
 
+def follow_lead(context: Context, state: State) -> State:
+    """Once, where chains were needed and a warp has a lead: draw along it, into the neck that chains do not enter."""
+    lead = None if state.warp is None else state.warp.lead
+    if state.seen is None or lead is None or state.is_followed:
+        return state
+    along = draw_along(context.generator, context.evaluator, state.seen, lead)
+    seen = state.seen if along is None else state.seen.join(along, ALONG_SHARE)
+    return dataclasses.replace(state, seen=seen, is_followed=True)
+
+
 def _window(
-    context: Context, kernel: Mixture, x: Float[np.ndarray, "chain dim"], num_leapfrogs: int
+    context: Context, kernel: Mixture, x: Float[np.ndarray, "chain dim"], num_moves: int, num_leapfrogs: int
 ) -> list[Particles]:
     """Return the chains that have moved, after each move of the second half."""
-    num_moves, particles, kept = context.tuning.exploration.chain_moves, place(context.evaluator, x), []
+    particles, kept = place(context.evaluator, x), []
     for turn in range(num_moves):
         # One at a time: the shrunk steps of every second move enter necks, which a warp does better.
         particles = move(

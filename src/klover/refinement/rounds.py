@@ -16,6 +16,7 @@ from klover.fitting.warping import choose
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, kish, log_evidence
 from klover.mixtures.algebra import inflate
+from klover.refinement.chains import follow_lead
 from klover.refinement.completion import look_before_exploring
 from klover.refinement.coordinates import adopt, in_base
 from klover.refinement.defence import next_proposal
@@ -57,7 +58,7 @@ def take_round(context: Context, state: State) -> State:
         if completed is not inside:
             return dataclasses.replace(completed, pool=state.pool)
     state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage)
-    return state if state.is_done else _fit(context, state, particles)
+    return state if state.is_done else _fit(context, follow_lead(context, state), particles)
 
 
 def _measure(context: Context, state: State) -> tuple[State, Measurement]:

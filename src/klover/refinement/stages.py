@@ -35,6 +35,8 @@ STEADY_ERRORS = 2.0
 """Standard errors within which the evidences of rounds agree."""
 FEWEST_OF_A_TREND = 4
 """Rounds that show one."""
+FEWEST_WINDOWS = 2
+"""Of chains: the first comes from far away."""
 SMALLEST_RISE = 0.02
 """Nats over these rounds that are worth more work."""
 
@@ -114,7 +116,10 @@ def conclude(
     enough = rounds.warped_ess if plan.is_warped else rounds.good_ess
     is_stuck = is_tried and plan.num_stale >= patience and not plan.could_stop and plan.best_ess < enough
     goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
-    return plan.could_stop and is_settled and is_steady, Stage.EXPLORE if goes_out else plan.stage
+    # Where nothing is explored, nothing but chance would change what has not changed for so long.
+    is_lost = dim > rounds.explored_dim and plan.num_stale >= rounds.trend_rounds and not plan.could_stop
+    is_good = plan.could_stop and is_settled and is_steady
+    return is_good or is_lost, Stage.EXPLORE if goes_out else plan.stage
 
 
 def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, tuning: Tuning) -> Stage:
@@ -125,12 +130,13 @@ def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, t
     enough = num_parameters(dim)
     is_begun = measured.ess_share >= rounds.begun_ess or measured.pool_ess >= rounds.begun_pool * enough
     is_stalled = num_stale >= rounds.patience and measured.pool_ess < dim + 1
+    is_over = state.num_windows >= tuning.exploration.most_windows
     transitions = (
         (Stage.BEGIN, is_begun, Stage.POOL),
         (Stage.BEGIN, True, Stage.TEMPER),
         (Stage.TEMPER, is_begun, Stage.POOL),
         (Stage.TEMPER, is_stalled, Stage.CHAIN if state.can_chain else Stage.DESCEND),
-        (Stage.CHAIN, (is_begun and state.num_windows >= 2) or state.num_windows >= tuning.exploration.most_windows, Stage.POOL),
+        (Stage.CHAIN, (is_begun and state.num_windows >= FEWEST_WINDOWS) or is_over, Stage.POOL),
         (Stage.DESCEND, True, Stage.POOL),
     )
     return next((to for here, holds, to in transitions if here is stage and holds), stage)

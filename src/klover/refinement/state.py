@@ -140,6 +140,8 @@ class State:
         Mass that the last two journeys from outside found where the proposal is all but absent.
     most_invalid
         NaN, +inf and draws of the round that had most of them, the first excepted: its draws go far out.
+    is_followed
+        Whether there were draws along the lead of a warp.
     can_chain
         Whether chains, and not particles through temperatures, help where weights fail.
     chains, seen, num_windows
@@ -171,6 +173,7 @@ class State:
     chains: Float[np.ndarray, "chain dim"] | None = None
     seen: Sample | None = None
     num_windows: int = 0
+    is_followed: bool = False
     best_ess: float = 0.0
     num_stale: int = 0
     parts: tuple[Part, ...] = ()

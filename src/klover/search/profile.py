@@ -8,7 +8,6 @@ by the target: where the approximation is bad few are effective, and none are re
 
 import numpy as np
 
-from klover.base.shapes import Float
 from klover.fitting.sample import Sample
 from klover.importance.ratios import effective_sample_size, truncate
 from klover.search.necks import laplace, restricted
