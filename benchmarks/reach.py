@@ -3,7 +3,7 @@ r"""Hierarchies, funnels and skewed products in 20 to 100 dimensions: `klover.re
     python -m benchmarks reach [--targets centred30,funnel20] [--seeds 5] [--progress]
 
 A hierarchy is a regression like that of radon in houses: :math:`y_i\sim\mathrm N(a_{j(i)}+bx_i,\sigma^2)` with
-:math:`a_j\sim\mathrm N(\mu,\tau^2)`, ten rows a group on average, some groups with one. Given τ and σ everything else is
+:math:`a_j\sim\mathrm N(\mu,\tau^2)`, ten rows a group on average, some groups with one. Given τ and σ the rest is
 Gaussian, so that evidence and moments are a quadrature over two coordinates. ``centred/60/7`` is a centred one with 60
 groups and the seventh set of data: tune on such, and report those that have names.
 """

@@ -88,7 +88,7 @@ def begin(context: Context, state: State) -> Float[np.ndarray, "chain dim"]:
     x, log_p = climb(evaluator.values_and_gradients, starts, MOST_CLIMBED, STEEP * context.dim)
     x = np.asarray(x)[np.isfinite(log_p)]
     if state.parts or len(x) == 0:
-        sample = state.pool.sample(num)
+        sample = state.pool.sample(float(num))
         known = np.asarray(sample.x)[even_comb(context.generator, sample.weight, num - len(x))]
         x = np.concatenate([x, known])
     return np.resize(x, (num, context.dim))

@@ -63,7 +63,7 @@ class Modes:
     @property
     def is_neck(self) -> bool:
         """Whether the first tops are all different, and the density rises beyond each of them."""
-        return self.num_rising >= RISING_TOPS and self.num_rising == self.count.sum()
+        return bool(self.num_rising >= RISING_TOPS and self.num_rising == self.count.sum())
 
     def index(self, x: Float[np.ndarray, " dim"], log_p: float) -> int | None:
         """Find the mode that a top belongs to, by its distance in the metric of the mode and by its height."""

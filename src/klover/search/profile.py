@@ -2,12 +2,15 @@ r"""Draws along a coordinate, by Laplace's approximation over all others: into a
 
 At c, a scale parameter of a hierarchy, the others are about :math:`\mathrm N(\theta^*(c),H(c)^{-1})`, and c itself has
 the density :math:`m(c)` of :mod:`klover.search.necks` (Tierney & Kadane 1986). Newton's method follows the tops from
-one c to the next, as far as there is mass. Draws of c, with the others' tops and roots between two of them, are weighed
-by the target: where the approximation is bad few are effective, and none are returned.
+one c to the next, as far as there is mass. Between two of them log m, tops and roots are straight lines. Draws are
+weighed by the target: where the approximation is bad few are effective, and none are returned.
 """
+
+import dataclasses
 
 import numpy as np
 
+from klover.base.shapes import Float, Int
 from klover.fitting.sample import Sample
 from klover.importance.ratios import effective_sample_size, truncate
 from klover.search.necks import laplace, restricted
@@ -19,65 +22,90 @@ MOST_STEPS = 40
 """To either side."""
 NEGLIGIBLE = 8.0
 """Nats below the highest log m at which the way ends."""
+FINE = 64
+"""Places between two tops that c may have, but for the width of one."""
 LEAST_SHARE = 0.05
 """Of draws that must be effective."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """Places of c, with log m, the tops of the others, and roots of their covariances there; all in standard units."""
+
+    place: Float[np.ndarray, " node"]
+    log_mass: Float[np.ndarray, " node"]
+    top: Float[np.ndarray, "node other"]
+    root: Float[np.ndarray, "node other other"]
+
+    def draw(
+        self, generator: np.random.Generator, num: int
+    ) -> tuple[Float[np.ndarray, " draw"], Float[np.ndarray, "draw other"], Float[np.ndarray, " draw"]]:
+        """Return draws of c, of the others, and their log density up to a constant."""
+        fine = np.linspace(self.place[0], self.place[-1], FINE * len(self.place))
+        log_density = np.interp(fine, self.place, self.log_mass)
+        share = np.exp(log_density - log_density.max())
+        c = generator.choice(fine, num, p=share / share.sum())
+        c = np.clip(c + (fine[1] - fine[0]) * generator.uniform(-0.5, 0.5, num), fine[0], fine[-1])
+        left = np.clip(np.searchsorted(self.place, c) - 1, 0, len(self.place) - 2)
+        part = ((c - self.place[left]) / (self.place[left + 1] - self.place[left]))[:, None]
+        noise = generator.standard_normal((num, self.top.shape[1]))
+        # Roots are triangular, so that the determinant of what lies between two is that of its diagonal.
+        diagonal = np.diagonal(self.root, axis1=1, axis2=2)
+        log_volume = np.log((1 - part) * diagonal[left] + part * diagonal[left + 1]).sum(1)
+        below, above = (self._at(left + shift, noise) for shift in (0, 1))
+        log_q = np.interp(c, fine, log_density) - 0.5 * (noise**2).sum(1) - log_volume
+        return c, (1 - part) * below + part * above, log_q
+
+    def _at(
+        self, node: Int[np.ndarray, " draw"], noise: Float[np.ndarray, "draw other"]
+    ) -> Float[np.ndarray, "draw other"]:
+        """Return the others at nodes, given their noise."""
+        z = self.top[node]
+        for each in np.unique(node):
+            z[node == each] += noise[node == each] @ self.root[each].T
+        return z
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def draw_along(generator: np.random.Generator, evaluator: Evaluator, seen: Sample, lead: int) -> Sample | None:
     """Return weighted draws, as many as there are seen ones; None where Laplace's approximation does not help."""
-    x, dim = np.asarray(seen.x), seen.x.shape[1]
+    x = np.asarray(seen.x)
     centre = seen.weight @ x
     scale = np.sqrt(seen.weight @ (x - centre) ** 2)
-    others = np.delete(np.arange(dim), lead)
-    nodes = _follow(evaluator, centre, scale, lead, others)
-    if len(nodes) < 2:
+    profile = follow(evaluator, centre, scale, lead)
+    if profile is None:
         return None
-    place, tops, log_mass, roots = (np.array(each) for each in zip(*nodes, strict=True))
-    # Between two nodes log m is a line, and a draw of it is by inversion on a fine comb.
-    fine = np.linspace(place[0], place[-1], 64 * len(place))
-    log_density = np.interp(fine, place, log_mass)
-    share = np.exp(log_density - log_density.max())
-    width = fine[1] - fine[0]
-    share /= share.sum()
-    c = fine[generator.choice(len(fine), len(x), p=share)] + width * generator.uniform(-0.5, 0.5, len(x))
-    c = np.clip(c, place[0], place[-1])
-    left = np.clip(np.searchsorted(place, c) - 1, 0, len(place) - 2)
-    part = ((c - place[left]) / (place[left + 1] - place[left]))[:, None]
-    # The inverse of a root is what noise is multiplied by.
-    inverses = np.linalg.inv(roots).transpose(0, 2, 1)
-    noise = generator.standard_normal((len(x), len(others)))
-    z = np.empty_like(noise)
-    log_q = np.interp(c, fine, np.log(np.maximum(share, 1e-300))) - np.log(width)
-    log_q -= 0.5 * (noise**2).sum(1) + np.log(np.diagonal(inverses, axis1=1, axis2=2)).sum(1)[left] * (1 - part[:, 0])
-    log_q -= np.log(np.diagonal(inverses, axis1=1, axis2=2)).sum(1)[left + 1] * part[:, 0]
-    for node in np.unique(left):
-        rows = left == node
-        upper = part[rows]
-        z[rows] = (1 - upper) * (tops[node] + noise[rows] @ inverses[node].T)
-        z[rows] += upper * (tops[node + 1] + noise[rows] @ inverses[node + 1].T)
-    points = np.empty((len(x), dim))
-    points[:, lead] = centre[lead] + c * scale[lead]
-    points[:, others] = centre[others] + z * scale[others]
+    c, z, log_q = profile.draw(generator, len(x))
+    points = centre + scale * np.insert(z, lead, c, axis=1)
     log_p = evaluator.values(points)
-    log_ratio = np.where(np.isfinite(log_p), log_p - log_q, -np.inf)
+    inside = np.isfinite(log_p)
+    log_ratio = np.where(inside, log_p - log_q, -np.inf)
     if not effective_sample_size(log_ratio) > LEAST_SHARE * len(x):
         return None
-    inside = np.isfinite(log_p)
     weight = np.exp(truncate(log_ratio))
-    return Sample(points, weight / weight.sum(), log_p=log_p).where(inside)
+    return Sample(points, weight, log_p=log_p).where(inside)
 
 
-def _follow(evaluator, centre, scale, lead, others) -> list[tuple[float, np.ndarray, float, np.ndarray]]:
-    """Return places, tops, log masses and roots of the precision, in standard deviations from the centre."""
-    found = []
-    for side in (-1.0, 1.0):
-        z = np.zeros(len(others))
-        for number in range(side > 0, MOST_STEPS):
+def follow(
+    evaluator: Evaluator, centre: Float[np.ndarray, " dim"], scale: Float[np.ndarray, " dim"], lead: int
+) -> Profile | None:
+    """Follow the tops of the others to both sides, as long as Newton's method can and there is mass.
+
+    None where that is nowhere, or at one place.
+    """
+    others = np.delete(np.arange(len(centre)), lead)
+    found: dict[int, tuple[float, np.ndarray, np.ndarray]] = {}
+    for side in (-1, 1):
+        z = found[0][1] if found else np.zeros(len(others))
+        for number in range(int(len(found) > 0), MOST_STEPS):
             origin = centre.copy()
             origin[lead] += side * number * STEP * scale[lead]
             z, log_mass, root = laplace(restricted(evaluator, origin, scale, others), z)
-            if log_mass is None or (found and log_mass < max(node[2] for node in found) - NEGLIGIBLE):
+            if log_mass is None or log_mass < max([node[0] for node in found.values()], default=-np.inf) - NEGLIGIBLE:
                 break
-            found.append((side * number * STEP, z, log_mass, root))
-    return sorted(found, key=lambda node: node[0])
+            found[side * number] = log_mass, z, np.linalg.inv(root).T
+    if len(found) < 2:
+        return None
+    order = sorted(found)
+    log_mass, top, root = ([found[number][which] for number in order] for which in range(3))
+    return Profile(STEP * np.array(order, float), np.array(log_mass), np.array(top), np.array(root))
