@@ -6,7 +6,10 @@ stage    goes on when                        to       what the stage does
 begin    draws are effective enough to fit   pool     the first round of all
 begin    otherwise                           temper
 temper   they are                            pool     fit to tempered weights
-temper   tempering no longer helps           descend
+temper   tempering no longer helps           chain,   descend where there are no chains; a search that ends in a neck
+                                             descend  begins with chains
+chain    draws are effective enough, after   pool     fit to what chains see in a window, beside the pool
+         two windows, or after eight
 descend  always                              pool     particles carry the first draws to the target, once
 pool     particles found something new, or   explore  fit to the pool alone; when its draws are good, particles take a
          rounds no longer get better, with            last look
