@@ -69,9 +69,9 @@ class Profile:
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def draw_along(generator: np.random.Generator, evaluator: Evaluator, seen: Sample, lead: int) -> Sample | None:
     """Return weighted draws, as many as there are seen ones; None where Laplace's approximation does not help."""
-    x = np.asarray(seen.x)
-    centre = seen.weight @ x
-    scale = np.sqrt(seen.weight @ (x - centre) ** 2)
+    x, weight = np.asarray(seen.x), np.asarray(seen.weight)
+    centre = weight @ x
+    scale = np.sqrt(weight @ (x - centre) ** 2)
     profile = follow(evaluator, centre, scale, lead)
     if profile is None:
         return None
