@@ -11,6 +11,7 @@ import pytest
 from coordinates import draw_funnel, equal_weights
 from helpers import damage
 from klover import Target
+from klover.fitting.sample import equal
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.components import Family
 from klover.refinement import checkpoint
@@ -67,6 +68,11 @@ def full_state(context: Context, family="student") -> State:
         archive=(particles[2], particles[3]),
         discovered=(0.25, -0.01),
         most_invalid=(3, 1, 40),
+        can_chain=True,
+        chains=pool.x[:8],
+        seen=equal(pool.x[:16], pool.log_p[:16]),
+        num_windows=2,
+        is_followed=True,
         best_ess=0.7,
         num_stale=1,
         num_returns=1,

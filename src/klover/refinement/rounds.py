@@ -12,11 +12,12 @@ import dataclasses
 import numpy as np
 
 from klover.fitting.growth import grow
-from klover.fitting.sample import equal
+from klover.fitting.sample import Sample, equal
 from klover.fitting.warping import choose
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, kish, log_evidence
 from klover.mixtures.algebra import inflate
+from klover.refinement.chains import follow_lead
 from klover.refinement.completion import look_before_exploring
 from klover.refinement.coordinates import adopt, in_base
 from klover.refinement.defence import next_proposal
@@ -59,7 +60,7 @@ def take_round(context: Context, state: State) -> State:
         if completed is not inside:
             return dataclasses.replace(completed, pool=state.pool)
     state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage)
-    return state if state.is_done else _fit(context, state, particles)
+    return state if state.is_done else _fit(context, follow_lead(context, state), particles)
 
 
 def _measure(context: Context, state: State) -> tuple[State, Measurement]:
@@ -115,8 +116,9 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
         ess = float(kish(state.pool.weight(fewest)))
         groups = (particles, *state.archive)
         x, log_p = (np.concatenate([getattr(group, name) for group in groups]) for name in ("x", "log_p"))
-        share = max(len(x) / (len(x) + ess), context.tuning.exploration.particle_share)
-        sample = sample.join(equal(x, log_p).from_base(state.warp), share)
+        sample = _joined(context, sample, equal(x, log_p).from_base(state.warp), ess)
+    elif state.seen is not None:
+        sample = _joined(context, sample, state.seen, state.pool.ess)
     if is_warped and sample.ess >= rounds.tempered_draws * (context.dim + 1):
         # Once there is a warp its kind seldom changes, and to fit the others takes most of the time.
         is_settled = state.warp is not None and len(state.history) % EVERY_KIND > 0
@@ -127,11 +129,16 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
     return dataclasses.replace(state, mixture=mixture)
 
 
+def _joined(context: Context, sample: Sample, particles: Sample, ess: float) -> Sample:
+    """Fit to particles beside the pool, however many effective draws this has: of what it misses it knows nothing."""
+    share = len(particles) / (len(particles) + ess)
+    return sample.join(particles, max(share, context.tuning.exploration.particle_share))
+
+
 def _is_warped(context: Context, state: State) -> bool:
     """Whether a warp is worth trying: the mixture has had its chance, or is behind one already."""
     rounds = context.tuning.rounds
-    is_possible = 1 < context.dim <= context.tuning.search.full_dim and context.family.covariance == "full"
     is_poor = len(state.history) >= rounds.unwarped and state.history[-1].ess_share < rounds.fair_ess
     # In few dimensions many components follow any shape: there, a warp is for what would have to be explored.
     is_poor = is_poor and (context.dim > rounds.tiled_dim or state.stage is Stage.EXPLORE)
-    return is_possible and (is_poor or state.warp is not None)
+    return context.can_warp and (is_poor or state.stage is Stage.CHAIN or state.warp is not None)

@@ -6,7 +6,10 @@ stage    goes on when                        to       what the stage does
 begin    draws are effective enough to fit   pool     the first round of all
 begin    otherwise                           temper
 temper   they are                            pool     fit to tempered weights
-temper   tempering no longer helps           descend
+temper   tempering no longer helps           chain,   descend where there are no chains; a search that ends in a neck
+                                             descend  begins with chains
+chain    draws are effective enough, after   pool     fit to what chains see in a window, beside the pool
+         two windows, or after eight
 descend  always                              pool     particles carry the first draws to the target, once
 pool     particles found something new, or   explore  fit to the pool alone; when its draws are good, particles take a
          rounds no longer get better, with            last look
@@ -35,6 +38,8 @@ STEADY_ERRORS = 2.0
 """Standard errors within which the evidences of rounds agree."""
 FEWEST_OF_A_TREND = 4
 """Rounds that show one."""
+FEWEST_WINDOWS = 2
+"""Of chains: the first comes from far away."""
 SMALLEST_RISE = 0.02
 """Nats over these rounds that are worth more work."""
 
@@ -43,6 +48,7 @@ class Look(enum.Enum):
     """How particles look around in a round."""
 
     NONE = "none"
+    CHAIN = "chain"
     DESCEND = "descend"
     EXPLORE = "explore"
     LAST = "last"
@@ -87,6 +93,8 @@ def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Pla
     look = Look.NONE
     if stage is Stage.DESCEND and not is_beyond:
         look = Look.DESCEND
+    elif stage is Stage.CHAIN:
+        look = Look.CHAIN
     elif stage is Stage.EXPLORE:
         look = Look.EXPLORE
     elif stage is Stage.POOL and could_stop:
@@ -108,22 +116,27 @@ def conclude(
     enough = rounds.warped_ess if plan.is_warped else rounds.good_ess
     is_stuck = is_tried and plan.num_stale >= patience and not plan.could_stop and plan.best_ess < enough
     goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
-    return plan.could_stop and is_settled and is_steady, Stage.EXPLORE if goes_out else plan.stage
+    # Where nothing is explored, nothing but chance would change what has not changed for so long.
+    is_lost = dim > rounds.explored_dim and plan.num_stale >= rounds.trend_rounds and not plan.could_stop
+    is_good = plan.could_stop and is_settled and is_steady
+    return is_good or is_lost, Stage.EXPLORE if goes_out else plan.stage
 
 
 def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, tuning: Tuning) -> Stage:
     """Go on from a stage that has served its purpose."""
     stage, rounds = state.stage, tuning.rounds
-    if measured.ess_share == 0 and stage is not Stage.DESCEND:
+    if measured.ess_share == 0 and stage not in (Stage.CHAIN, Stage.DESCEND):
         return Stage.POOL if stage is Stage.BEGIN else stage
     enough = num_parameters(dim)
     is_begun = measured.ess_share >= rounds.begun_ess or measured.pool_ess >= rounds.begun_pool * enough
     is_stalled = num_stale >= rounds.patience and measured.pool_ess < dim + 1
+    is_over = state.num_windows >= tuning.exploration.most_windows
     transitions = (
         (Stage.BEGIN, is_begun, Stage.POOL),
         (Stage.BEGIN, True, Stage.TEMPER),
         (Stage.TEMPER, is_begun, Stage.POOL),
-        (Stage.TEMPER, is_stalled, Stage.DESCEND),
+        (Stage.TEMPER, is_stalled, Stage.CHAIN if state.can_chain else Stage.DESCEND),
+        (Stage.CHAIN, (is_begun and state.num_windows >= FEWEST_WINDOWS) or is_over, Stage.POOL),
         (Stage.DESCEND, True, Stage.POOL),
     )
     return next((to for here, holds, to in transitions if here is stage and holds), stage)

@@ -24,7 +24,7 @@ KNOTS = (-3.0, -1.5, 0.0, 1.5, 3.0)
 BEND_SIZE = 10.0
 """About the largest value of a spline, by which it is divided."""
 SMALLEST_SQUARE = 1e-4
-COMPANY = 0.2
+COMPANY = 0.02
 """Nats that a further lead must tell of each of the others, on average."""
 NUM_STEPS, TOLERANCE = 8, 0.1
 """Steps at most, and nats of all effective draws that are worth another."""

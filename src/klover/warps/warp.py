@@ -54,6 +54,12 @@ class Warp:
         first = self.layers[0]
         return first.num_leads if isinstance(first, Triangular) else 0
 
+    @property
+    def lead(self) -> int | None:
+        """The first lead, as a coordinate of the user's; None where there is none."""
+        first = self.layers[0]
+        return int(first.order[0]) if isinstance(first, Triangular) else None
+
     def pull_back(self, z: Any, gradient: Any) -> Any:
         r"""Return the gradient in z of :math:`\log p(x(z))+\log|\partial x/\partial z|`, given that of log p in x."""
         inside = [z]
