@@ -13,7 +13,7 @@ from klover.fitting.sample import equal
 from klover.mixtures.algebra import mixture_of
 from klover.refinement.chains import begin, follow_lead, run_chains
 from klover.refinement.start import from_target
-from klover.refinement.state import Context, Stage
+from klover.refinement.state import Context, RoundInfo, Stage
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Exploration, Tuning
 from klover.warps.warp import fit_warp
@@ -38,7 +38,7 @@ def make_context(tuning=FEW):
 def test_a_neck_is_left_to_chains():
     context = make_context()
     state = from_target(context)
-    assert (state.stage, state.parts) == (Stage.CHAIN, ())
+    assert state.stage is Stage.CHAIN
     assert context.evaluator.num_evaluations < 10_000
 
 
@@ -61,8 +61,14 @@ def test_chains_come_to_the_bulk():
 
 def test_chains_begin_in_the_region_and_where_draws_are():
     context = make_context()
-    state = dataclasses.replace(from_target(context), parts=())
+    state = from_target(context)
     assert begin(context, state).shape == (32, 2 + NUM_GROUPS)
+    x = np.full((100, 2 + NUM_GROUPS), 0.25)
+    info = RoundInfo(0, 1, 100, 0.01, 1.0, 0.0, 1.0, 0.0, 100, 1.0)
+    pool = state.pool.add(state.mixture, x, context.evaluator.values(x))
+    starts = begin(context, dataclasses.replace(state, pool=pool, history=(info,)))
+    assert starts.shape == (32, 2 + NUM_GROUPS)
+    assert np.sum(np.all(starts == 0.25, axis=1)) == 16
 
 
 def test_a_lead_is_followed_once():

@@ -81,13 +81,16 @@ def _window(
 
 
 def begin(context: Context, state: State) -> Float[np.ndarray, "chain dim"]:
-    """Return starts: half from the region, climbed to the bulk; half from the pool where modes are known."""
+    """Return starts: from the region, climbed to the bulk; half from the pool where there were rounds before.
+
+    Without rounds, the search has met a neck, and the first draws know nothing.
+    """
     num, evaluator = context.tuning.exploration.num_chains, context.evaluator
-    num_known = num // 2 if state.parts else 0
+    num_known = num // 2 if state.history else 0
     starts = context.region.draw_starts(context.generator, num - num_known)
     x, log_p = climb(evaluator.values_and_gradients, starts, MOST_CLIMBED, STEEP * context.dim)
     x = np.asarray(x)[np.isfinite(log_p)]
-    if state.parts or len(x) == 0:
+    if state.history or len(x) == 0:
         sample = state.pool.sample(float(num))
         known = np.asarray(sample.x)[even_comb(context.generator, sample.weight, num - len(x))]
         x = np.concatenate([x, known])
