@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -171,3 +173,9 @@ def test_a_pool_leaves_the_one_before_alone():
     assert (first.sizes, second.sizes) == ((20,), (20, 5))
     np.testing.assert_array_equal(first.x, x)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves((second.x, second.log_p, second.log_q)))
+
+
+def test_a_draw_that_no_proposal_knows_does_not_count():
+    pool = Pool.empty(DIM).add(proposal(0), np.zeros((3, DIM)), np.zeros(3))
+    lost = dataclasses.replace(pool, log_q=np.array([[0.0, -np.inf, 0.0]]), log_p=np.array([0.0, 0.0, -np.inf]))
+    np.testing.assert_array_equal(lost.log_ratio, [0.0, -np.inf, -np.inf])

@@ -1,6 +1,7 @@
 import datetime
 import io
 import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -533,3 +534,17 @@ def test_a_posterior_that_nan_cuts_is_refused(getkey):
     target = klover.Target(lambda x: jnp.where(x[0] > 1.0, jnp.nan, -0.5 * x @ x), np.zeros(1))
     fit = klover.refine(getkey(), target)
     assert fit.verdict.status is Status.NOT_A_NUMBER, str(fit.verdict)
+
+
+@pytest.mark.parametrize("error", [np.linalg.LinAlgError("singular"), ZeroDivisionError("division by zero")])
+def test_a_computation_that_fails_is_a_refusal_with_the_reason(monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    refine_module = sys.modules["klover.refinement.refine"]
+    take_round = refine_module.take_round
+    monkeypatch.setattr(refine_module, "take_round", lambda *each: fail() if each[1].history else take_round(*each))
+    target = klover.Target(lambda x: -0.5 * jnp.sum(jnp.exp(0.3 * x) ** 2 + x**2), np.zeros(3))
+    fit = klover.refine(0, target)
+    assert not fit.verdict.trusted
+    assert str(error) in fit.verdict.reason

@@ -116,3 +116,10 @@ def test_draws_that_are_all_the_same_leave_it_invertible():
     assert all(np.isfinite(leaf).all() for leaf in (marginal.knot, marginal.value, marginal.slope))
     assert np.all(np.diff(marginal.knot) > 0)
     assert np.all(marginal.slope > 0)
+
+
+def test_draws_at_infinity_have_no_warp():
+    y = np.zeros((50, 2))
+    y[3, 1] = np.inf
+    with pytest.raises(np.linalg.LinAlgError, match="infinity"):
+        fit_marginal(y, np.full(50, 0.02))

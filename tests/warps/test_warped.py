@@ -115,3 +115,12 @@ def test_a_proposal_knows_its_coordinates(warp):
     assert is_behind(behind(mixture, warp), Warp(warp.layers))
     assert not is_behind(behind(mixture, warp), other)
     assert not is_behind(behind(mixture, warp), None)
+
+
+def test_a_point_that_a_warp_sends_to_infinity_has_no_density(warped):
+    x = np.array([[0.0, 0.0, 0.0], [-np.inf, np.inf, np.inf]])
+    with np.errstate(all="ignore"):
+        log_q, by_component = warped.log_prob(x), warped.component_log_prob(x)
+    assert np.isfinite(log_q[0])
+    assert log_q[1] == -np.inf
+    assert not np.isnan(by_component).any()

@@ -53,9 +53,10 @@ class Pool:
 
     @property
     def log_ratio(self) -> Float[np.ndarray, " draw"]:
-        """Log of target over deterministic mixture."""
+        """Log of target over deterministic mixture; draws so far out that no proposal knows them do not count."""
         sizes = np.array(self.sizes)
-        return self.log_p - logsumexp(self.log_q + np.log(sizes / sizes.sum())[:, None], axis=0)
+        log_mixture = logsumexp(self.log_q + np.log(sizes / sizes.sum())[:, None], axis=0)
+        return np.where(np.isfinite(log_mixture), self.log_p - np.nan_to_num(log_mixture), -np.inf)
 
     @property
     def log_evidence(self) -> float:

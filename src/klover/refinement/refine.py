@@ -206,8 +206,8 @@ def _take_rounds(
         cause = SPENT
     except KeyboardInterrupt:
         cause = INTERRUPTED
-    except np.linalg.LinAlgError as error:
-        cause = f"a matrix could not be factorised: {error}"
+    except (np.linalg.LinAlgError, ArithmeticError) as error:
+        cause = f"a computation failed: {error}"
     _check_support(state, context.evaluator)
     return state, cause
 

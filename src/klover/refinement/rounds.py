@@ -77,7 +77,7 @@ def _measure(context: Context, state: State) -> tuple[State, Measurement]:
     if state.history:
         invalid = evaluator.num_nan - num_nan, evaluator.num_infinite - num_infinite, num_draws
         most_invalid = max(most_invalid, invalid, key=lambda each: sum(each[:2]) / each[2])
-    log_ratio = log_p - pool.log_q[-1, -num_draws:]
+    log_ratio = pool.fresh.log_ratio
     evidence, error = log_evidence(log_ratio)
     measured = Measurement(
         num_draws,

@@ -92,6 +92,8 @@ class Marginal:
 
 def fit_marginal(y: Points, weight: PerDraw) -> Marginal:
     """Fit by the forward KL to weighted draws, which should be standardised."""
+    if not np.isfinite(y).all():
+        raise np.linalg.LinAlgError("draws reach to infinity")
     effective = float(1 / (weight @ weight))
     num = int(np.clip(3 + np.log2(max(effective, 1.0) / 100), FEWEST_KNOTS, MOST_KNOTS))
     end = -statistics.NormalDist().inv_cdf(min(FEWEST_BEYOND / max(effective, 1.0), 0.2))

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 
+from klover.base.arrays import namespace
 from klover.base.checks import check_points
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerComponent, PerDraw, Points, Weights, record
 from klover.mixtures.mixture import Mixture
@@ -10,6 +11,13 @@ from klover.warps.linear import Linear
 from klover.warps.marginal import Marginal
 from klover.warps.triangular import Triangular
 from klover.warps.warp import Warp
+
+
+def _density(log_q, log_det):
+    """Return the log density in the user's coordinates; a point that the warp sends to infinity has none."""
+    xp = namespace(log_q)
+    total = log_q + log_det
+    return xp.where(xp.isnan(total), -xp.inf, total)
 
 
 @record
@@ -47,12 +55,12 @@ class WarpedMixture:
     def component_log_prob(self, x: Points) -> PerComponent:
         """Log density of every slot's component, its weight left out."""
         z, log_det = self.warp.to_base(check_points("x", x, self.dim, (2,)))
-        return self.mixture.component_log_prob(z) + log_det
+        return _density(self.mixture.component_log_prob(z), log_det)
 
     def log_prob(self, x: Float[AnyArray, "*draw dim"]) -> Float[AnyArray, "*draw"]:
         """Log density at one point of shape (d,) or at points of shape (S, d)."""
         z, log_det = self.warp.to_base(check_points("x", x, self.dim))
-        return self.mixture.log_prob(z) + log_det
+        return _density(self.mixture.log_prob(z), log_det)
 
     def sample(self, key: KeyLike, num_draws: int) -> Float[jax.Array, "draw dim"]:
         """Draw ``num_draws`` independent points."""
