@@ -16,10 +16,10 @@ from klover.base.shapes import Float
 from klover.fitting.sample import equal
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.mixture import Mixture
+from klover.refinement.profile import draw_along
 from klover.refinement.state import Context, State
 from klover.sampling.hamiltonian import Particles, move, place
 from klover.search.climb import climb
-from klover.search.profile import draw_along
 
 STEEP = 0.5
 """Nats for each dimension: a start is climbed from as long as steps gain more, which is as far as the bulk."""

@@ -2,9 +2,9 @@ r"""The search, tested on the modes that are known: whether it would have found 
 
 Where several modes are known, the search can be tested on them. Each in turn is taken out of the mixture, starts are
 drawn from what is left as the search draws them, and those are counted that fall where the left-out mode is the highest
-(each mode a Normal with its mass). With h such starts on average the search finds it with probability
+(each mode a bell with its mass). With h such starts on average the search finds it with probability
 :math:`1-e^{-h}`. If that is small for one of the known modes, which was then found by luck, there may be others like
-it. Nothing is evaluated but Normals.
+it. Nothing is evaluated but bells.
 """
 
 import dataclasses
@@ -93,8 +93,8 @@ def recall(
     num_draws
         Draws of the mixture itself: one in a missed part would have had a large weight.
     """
-    normals = _normals(parts)
-    owner = np.argmax(_log_joint(normals, parts, np.asarray(mixture.components.location)), axis=0)
+    bells = _bells(mixture, parts)
+    owner = np.argmax(_log_joint(bells, parts, np.asarray(mixture.components.location)), axis=0)
     hits = []
     for which in np.argsort([part.log_mass for part in parts])[:MOST_PARTS]:
         others = np.flatnonzero(owner != which)
@@ -103,23 +103,30 @@ def recall(
         rest = take(mixture, others)
         starts = draw_rungs(generator, region, rest, prior, num_starts).reshape(-1, mixture.dim)
         starts = np.concatenate([starts, rest.draw(generator, num_draws)])
-        hits.append(_count(normals, parts, starts, int(which)))
+        hits.append(_count(bells, parts, starts, int(which)))
     return 1 - math.exp(-min(hits)) if hits else 1.0
 
 
-def _normals(parts: tuple[Part, ...]) -> Mixture:
-    shape = np.stack([part.covariance for part in parts])
-    return mixture_of(Family("normal"), np.stack([part.x for part in parts]), shape, np.inf, np.ones(len(parts)))
+def _bells(mixture: Mixture, parts: tuple[Part, ...]) -> Mixture:
+    """Return a component for each part, all with the heaviest of their tails.
+
+    Were their tails their own, the heaviest alone would own all that is far away; were they a Normal's, the core of a
+    heavy-tailed mode would be taken for a narrow mode.
+    """
+    x, shape = np.stack([part.x for part in parts]), np.stack([part.covariance for part in parts])
+    nearest = [int(np.argmin(np.abs(mixture.components.location - part.x).sum(axis=1))) for part in parts]
+    df = float(np.min(np.asarray(mixture.components.df)[nearest]))
+    return mixture_of(Family(mixture.components.tail), x, shape, df, np.ones(len(parts)))
 
 
 def _log_joint(
-    normals: Mixture, parts: tuple[Part, ...], x: Float[np.ndarray, "draw dim"]
+    bells: Mixture, parts: tuple[Part, ...], x: Float[np.ndarray, "draw dim"]
 ) -> Float[np.ndarray, "part draw"]:
-    return np.array([part.log_mass for part in parts])[:, None] + np.asarray(normals.component_log_prob(x))
+    return np.array([part.log_mass for part in parts])[:, None] + np.asarray(bells.component_log_prob(x))
 
 
 def _count(
-    normals: Mixture, parts: tuple[Part, ...], starts: Float[np.ndarray, "start dim"], which: int
+    bells: Mixture, parts: tuple[Part, ...], starts: Float[np.ndarray, "start dim"], which: int
 ) -> Int[np.ndarray, ""] | int:
     """Count the starts at which a part is the highest."""
-    return int(np.sum(np.argmax(_log_joint(normals, parts, starts), axis=0) == which))
+    return int(np.sum(np.argmax(_log_joint(bells, parts, starts), axis=0) == which))

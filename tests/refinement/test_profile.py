@@ -6,7 +6,7 @@ from jax.scipy.stats import norm
 
 from klover import Target
 from klover.fitting.sample import equal
-from klover.search.profile import STEP, draw_along, follow
+from klover.refinement.profile import STEP, draw_along, follow
 from klover.targets.evaluator import Evaluator
 
 DIM = 8
