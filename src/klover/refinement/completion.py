@@ -18,7 +18,7 @@ from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
 from klover.search.recall import Part, recall, separate
 from klover.targets.evaluator import Evaluator
-from klover.verdict.checks import Case
+from klover.verdict.checks import Case, num_evaluations_of_checks
 from klover.warps.warped import unwarped
 
 SHARES = 0.1, 0.5
@@ -44,9 +44,10 @@ def look_for_missed(
         effort = Effort.of(tuning, factor)
         return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
 
-    is_cheap = _is_cheap(evaluator)
+    is_cheap = _is_cheap(evaluator) and context.goal is None
     usual = tuning.many if is_cheap and context.dim > tuning.few_dims else 1.0
-    parts, searched = look(usual * _affordable(evaluator, tuning.num_starts))
+    least = None if context.goal is None else _thrifty_effort(context, state, len(x), log_ratio)
+    parts, searched = look(usual * _affordable(context) if least is None else least)
     searched = _tested(context, state, searched, len(x), log_ratio)
     if not parts and (is_thorough or (searched.recall < tuning.least_recall and is_cheap)):
         parts, searched = look(tuning.thorough)
@@ -62,30 +63,57 @@ def _is_cheap(evaluator: Evaluator) -> bool:
     return evaluator.num_affordable is None and evaluator.has_gradient and not is_foreign and is_small
 
 
+def _thrifty_effort(context: Context, state: State, num_draws: int, log_ratio: Float[np.ndarray, " draw"]) -> float:
+    """Return the share of the usual effort that makes the search a quarter of all work, or finds what is known.
+
+    Without gradients a slope costs as much as the values around a point.
+    """
+    evaluator, tuning = context.evaluator, context.tuning.missed
+    each = 1 if evaluator.has_gradient else 2 * context.dim + 1
+    usual, affordable = EVALUATIONS_OF_MISSED * tuning.num_starts * each, evaluator.num_affordable
+    most, share = 1.0, evaluator.num_evaluations / (3 * usual)
+    if affordable is not None:
+        most = max(affordable - num_evaluations_of_checks(context.dim), 0) / usual
+
+    def is_unsure() -> bool:
+        return _recall(context, state, share * tuning.num_starts / each, num_draws, log_ratio) < tuning.trusted_recall
+
+    while share < min(most, 1.0) and is_unsure():
+        share *= 2
+    return min(share, most, 1.0)
+
+
 def _tested(
     context: Context, state: State, searched: Searched, num_draws: int, log_ratio: Float[np.ndarray, " draw"]
 ) -> Searched:
-    """Test the search on the modes that are known and have mass; where it took particles, tops are no modes."""
+    """Test the search on the modes that are known."""
+    found = _recall(context, state, searched.num_starts_a_rung, num_draws, log_ratio)
+    return dataclasses.replace(searched, recall=found)
+
+
+def _recall(
+    context: Context, state: State, num_starts: float, num_draws: int, log_ratio: Float[np.ndarray, " draw"]
+) -> float:
+    """Return how surely known modes with mass would be found; 1 where there is but one, or particles found tops."""
     smallest = log_evidence(log_ratio)[0] + np.log(context.tuning.missed.smallest_halo)
     known = separate(state.mixture, tuple(part for part in state.parts if part.log_mass > smallest))
     if state.was_hard or len(known) < 2:
-        return searched
-    found = recall(
+        return 1.0
+    return recall(
         context.generator,
         context.region,
         state.mixture,
         known,
         context.evaluator.prior_draws(),
-        searched.num_starts_a_rung,
+        max(int(num_starts), 1),
         num_draws,
     )
-    return dataclasses.replace(searched, recall=found)
 
 
-def _affordable(evaluator: Evaluator, num_starts: int) -> float:
+def _affordable(context: Context) -> float:
     """Return the share of the usual effort that the budget still pays for."""
-    num = evaluator.num_affordable
-    return 1.0 if num is None else min(num / (EVALUATIONS_OF_MISSED * num_starts), 1.0)
+    num = context.evaluator.num_affordable
+    return 1.0 if num is None else min(num / (EVALUATIONS_OF_MISSED * context.tuning.missed.num_starts), 1.0)
 
 
 def _return_from_outside(context: Context, state: State, proposal: Mixture, known: float) -> list[Part]:
@@ -117,9 +145,10 @@ def look_before_exploring(context: Context, state: State) -> State:
 
 
 def go_on(context: Context, state: State, case: Case) -> State:
-    """Return a state to go on from: the final draws are in the pool, what was found is in the mixture."""
-    draws = case.draws
-    pool = state.pool.add(case.proposal, np.asarray(draws.x), np.asarray(draws.log_p))
+    """Return a state to go on from: the final draws are in the pool, where they may be already; what was found is in the mixture."""
+    draws, pool = case.draws, state.pool
+    if context.goal is None:
+        pool = pool.add(case.proposal, np.asarray(draws.x), np.asarray(draws.log_p))
     state = dataclasses.replace(state, pool=pool, is_done=False)
     if case.parts:
         return add_parts(context, state, case.parts, float(draws.log_evidence))

@@ -22,6 +22,7 @@ from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
 from klover.refinement.stages import Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
+from klover.refinement.thrift import num_effective, num_missing
 from klover.sampling.hamiltonian import Particles
 from klover.verdict.checks import widest
 from klover.warps.warp import KINDS
@@ -38,7 +39,7 @@ MOST_NUMBERS = 2**22
 def take_round(context: Context, state: State) -> State:
     """Measure, decide, act; return the next state."""
     state, measured = _measure(context, state)
-    plan = decide(measured, state, context.dim, context.tuning)
+    plan = decide(measured, state, context.dim, context.tuning, context.goal)
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale
     )
@@ -66,6 +67,7 @@ def _measure(context: Context, state: State) -> tuple[State, Measurement]:
     proposal = behind(next_proposal(context, state), state.warp)
     most = min(rounds.most_draws, max(MOST_NUMBERS // context.dim, rounds.first_draws))
     num_draws = int(min(rounds.first_draws * rounds.draws_growth ** len(state.history), most))
+    num_draws = num_missing(context, state, num_draws)
     x = proposal.draw(context.generator, num_draws)
     num_nan, num_infinite = evaluator.num_nan, evaluator.num_infinite
     log_p = evaluator.values(x)
@@ -82,7 +84,7 @@ def _measure(context: Context, state: State) -> tuple[State, Measurement]:
         float(psis.pareto_k(log_ratio)),
         float(evidence),
         float(error),
-        pool.ess,
+        pool.ess if context.goal is None else num_effective(pool),
     )
     return dataclasses.replace(state, pool=pool, most_invalid=most_invalid), measured
 

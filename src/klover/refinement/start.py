@@ -17,9 +17,12 @@ from klover.mixtures.mixture import Mixture
 from klover.refinement.coordinates import adopt
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, State
+from klover.search.climb import ValueAndGradient
 from klover.search.curvature import log_determinant
 from klover.search.modes import Modes, find_modes
 from klover.search.recall import Part
+from klover.search.slopes import slopes
+from klover.search.values import ByValues
 from klover.targets.approximations import weighted_draws
 from klover.targets.budget import BudgetExhausted
 from klover.targets.target import Target
@@ -37,15 +40,15 @@ GIVEN_ROUNDS = 6
 
 
 def from_target(context: Context) -> State:
-    """Search for modes, and put components there and over the region; without gradients, over the region alone."""
+    """Search for modes, and put components there and over the region; without gradients, if evaluations are cheap, over the region."""
     broad = cover(context)
     state = State(broad, broad, Pool.empty(context.dim))
-    if not context.evaluator.has_gradient:
+    if not context.evaluator.has_gradient and context.goal is None:
         return state
     tuning = context.tuning
     try:
         with context.evaluator.part(SEARCH_SHARE):
-            modes = find_modes(context.generator, context.evaluator, context.region, tuning.search)
+            modes = find_modes(context.generator, context.evaluator, context.region, tuning.search, _slopes(context))
     except BudgetExhausted:
         return dataclasses.replace(state, was_hard=True)
     state = dataclasses.replace(state, was_hard=not modes.is_settled(tuning.search))
@@ -54,6 +57,17 @@ def from_target(context: Context) -> State:
     parts = parts_of(modes)
     share = tuning.start.broad_share if context.region.box is None else tuning.start.box_share
     return dataclasses.replace(state, parts=parts, mixture=join(around(context, parts), broad, share))
+
+
+def _slopes(context: Context) -> ValueAndGradient | None:
+    """Return what a thrifty search climbs on: it evaluates nothing twice, and does without gradients if need be."""
+    if context.goal is None:
+        return None
+    evaluator, dim, box = context.evaluator, context.dim, context.region.box
+    if evaluator.has_gradient:
+        return slopes(evaluator, np.zeros(dim), np.eye(dim))
+    scale = np.ones(dim) if box is None else np.sqrt(np.asarray(box_variance(*box)))
+    return ByValues(evaluator, scale)
 
 
 def cover(context: Context) -> Mixture:

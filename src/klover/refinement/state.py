@@ -60,13 +60,26 @@ class RoundInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What all rounds share: the source of chance, the target, the largest mixture and its family, the numbers."""
+    """What all rounds share.
+
+    Parameters
+    ----------
+    generator, evaluator
+        Sources of chance and of the target.
+    max_components, family
+        The largest mixture, and what it is made of.
+    tuning
+        The numbers.
+    goal
+        Effective draws of the pool that are enough (:mod:`klover.refinement.thrift`); None where evaluations are cheap.
+    """
 
     generator: np.random.Generator
     evaluator: Evaluator
     max_components: int
     family: Family = Family("student")
     tuning: Tuning = Tuning()
+    goal: int | None = None
 
     @property
     def dim(self) -> int:

@@ -27,6 +27,8 @@ from klover.search.starts import INFLATIONS, draw_rungs
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Missed, Tuning
 
+FEWEST_RADIAL = 32
+"""Draws of the ladder, four on each of its scales."""
 SAME_TOP = 0.1
 """Whitened distance below which two climbs have ended on one top."""
 
@@ -47,8 +49,8 @@ class Effort:
         return cls(
             max(round(factor * tuning.num_starts), 1),
             max(round(root * tuning.num_climbs), 1),
-            tuning.num_heavy,
-            max(round(root * tuning.num_radial), 2),
+            max(round(min(root, 1.0) * tuning.num_heavy), 1),
+            max(round(min(root, factor) * tuning.num_radial), FEWEST_RADIAL),
         )
 
 

@@ -78,30 +78,40 @@ class Modes:
         return dataclasses.replace(self, count=self.count + (np.arange(len(self.count)) == which))
 
 
-def find_modes(generator: np.random.Generator, evaluator: Evaluator, region: Region, tuning: Search) -> Modes:
-    """Climb from batches of starts until few of them find a top that no other start has found."""
+def find_modes(
+    generator: np.random.Generator,
+    evaluator: Evaluator,
+    region: Region,
+    tuning: Search,
+    function: ValueAndGradient | None = None,
+) -> Modes:
+    """Climb from batches of starts until few of them find a top that no other start has found.
+
+    The function gives values and slopes of the target, if they are not to be those of the evaluator.
+    """
+    function = function or evaluator.values_and_gradients
     dim = evaluator.target.dim
     is_full = dim <= tuning.full_dim
     modes, most = Modes.none(dim, is_full), tuning.most_modes if is_full else MOST_LARGE_MODES
     for _ in range(tuning.most_modes):
         starts = region.draw_starts(generator, tuning.num_starts)
-        tops, values = climb_target(evaluator, starts)
+        tops, values = climb_target(evaluator, starts, function)
         # To a digit that rounding does not reach: a constant in log p must not choose who stands for a mode.
         heights = np.round(values - values.max(), 6) if np.isfinite(values).any() else values
         highest = max([*values, *modes.log_p])
         for place in np.argsort(-heights, kind="stable"):
             if values[place] > highest - NEGLIGIBLE * (dim + 5):
-                modes = _with_top(evaluator, region, modes, tops[place], float(values[place]), most, tuning)
+                modes = _with_top(function, region, modes, tops[place], float(values[place]), most, tuning)
         if modes.is_settled(tuning) or modes.is_endless(tuning) or len(modes.count) == most:
             break
     return modes
 
 
 def climb_target(
-    evaluator: Evaluator, starts: Float[np.ndarray, "start dim"]
+    evaluator: Evaluator, starts: Float[np.ndarray, "start dim"], function: ValueAndGradient | None = None
 ) -> tuple[Float[np.ndarray, "start dim"], Float[np.ndarray, " start"]]:
     """Climb the target itself; what is not finite stays below everything."""
-    tops, values = climb(evaluator.values_and_gradients, starts, resolution=resolution_of(evaluator))
+    tops, values = climb(function or evaluator.values_and_gradients, starts, resolution=resolution_of(evaluator))
     return np.asarray(tops), np.where(np.isfinite(values), values, -np.inf)
 
 
@@ -111,7 +121,7 @@ def resolution_of(evaluator: Evaluator) -> float:
 
 
 def _with_top(
-    evaluator: Evaluator,
+    function: ValueAndGradient,
     region: Region,
     modes: Modes,
     top: Float[np.ndarray, " dim"],
@@ -122,13 +132,13 @@ def _with_top(
     """Count a top with its mode, or add it to the modes if there is room."""
     known = modes.index(top, value)
     if known is None and len(top) <= tuning.full_dim:
-        top, value = settle(evaluator.values_and_gradients, top, value)
+        top, value = settle(function, top, value)
         known = modes.index(top, value)
     if known is not None:
         return modes.found_again(known)
     if len(modes.count) >= most:
         return modes
-    return modes.add(top, value, local_covariance(evaluator.values_and_gradients, top, region.ceiling(top), tuning))
+    return modes.add(top, value, local_covariance(function, top, region.ceiling(top), tuning))
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -93,9 +93,11 @@ class Evaluator:
         Most evaluations (an integer; a gradient counts as one) or most time (a ``datetime.timedelta``).
     reserve
         Evaluations that are kept back from the budget until :meth:`open_reserve`.
+    is_thrifty
+        Whether few points are evaluated at a time, each of them expensive: then blocks are small.
     """
 
-    def __init__(self, target: TargetLike, budget: Budget = None, reserve: int = 0):
+    def __init__(self, target: TargetLike, budget: Budget = None, reserve: int = 0, is_thrifty: bool = False):
         self.target = as_target(target)
         self._allowance = Allowance(check_budget(budget), reserve)
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
@@ -107,8 +109,9 @@ class Evaluator:
         # Where the clock counts and a filled block costs more than its points, some blocks have to be small.
         self._is_filling_free = hasattr(self.target.model_info, "failures")
         small = SMALL_BLOCKS if self._allowance.is_timed and not self._is_filling_free else ()
+        small = small or SMALL_BLOCKS[1:] * is_thrifty
         self._value_blocks = _up_to(limit, *small, VALUE_BLOCK)
-        self._gradient_blocks = _up_to(limit, *small[:1], *GRADIENT_BLOCKS)
+        self._gradient_blocks = _up_to(limit, *sorted({*small[:1], *GRADIENT_BLOCKS}))
         self._ready: set[tuple[Callable, int]] = set()
         self.has_gradient = _is_differentiable(self.target, self._gradient_blocks[0])
         self._compilation = threading.Thread(target=self._compile_values, daemon=True)
