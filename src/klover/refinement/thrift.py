@@ -10,7 +10,9 @@ Draws of round j are weighted by p over the proposal :math:`q_j` that they were 
 before it alone: so each round has an evidence :math:`\hat Z_j` without bias, and their mean with weights
 :math:`\alpha_j\propto n_je_j`, e being the share of effective draws, has the sum of their effective draws. The pool's own
 weights, p over the mixture of all proposals, are for fits only: a proposal is too high at the draws that it was fitted
-to, which made log evidences too low by two standard errors in 18 dimensions.
+to, which made log evidences too low by two standard errors in 18 dimensions. Tails are smoothed round by round, and a
+round whose own tail is too heavy does not count; k̂ of the answer is that of the pool's own weights, which have one
+distribution: in the ratios of several rounds it would see steps, not tails.
 
 There is a goal where the user gives one (``min_ess``), where a budget is too small for the usual rounds, and where one
 evaluation makes an array of a million numbers, so that it takes about a millisecond. No clock decides: the same key
@@ -21,6 +23,7 @@ import dataclasses
 
 import numpy as np
 
+from klover.base.shapes import Float
 from klover.importance import psis
 from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.importance.ratios import effective_sample_size
@@ -41,8 +44,6 @@ EVALUATIONS_OF_EFFECTIVE = 5
 """Of a budget, for each effective draw: half of them draws, the rest for searches and checks."""
 FEWEST_DRAWS, DRAWS_OF_DIMENSION = 64, 4
 """Of a first round, at all and for each dimension."""
-MORE = 1.1
-"""Factor by which a round draws more than seem to be missing."""
 
 
 def goal_of(min_ess: int | None, budget: Budget, target: Target, tuning: Tuning) -> int | None:
@@ -65,20 +66,23 @@ def plan(tuning: Tuning, goal: int | None, dim: int) -> Tuning:
     most = min(max(round(ratio * rounds.most_draws), 4 * fewest), rounds.most_draws)
     particles = max(round(ratio * exploration.num_particles), exploration.num_probes)
     starts = max(round(ratio**0.5 * tuning.search.num_starts), 2)
+    broad = min(tuning.start.broad_share, tuning.start.box_share)
     return dataclasses.replace(
         tuning,
         search=dataclasses.replace(tuning.search, num_starts=starts),
+        start=dataclasses.replace(tuning.start, broad_share=broad),
         rounds=dataclasses.replace(rounds, first_draws=first, most_draws=most),
         exploration=dataclasses.replace(exploration, num_particles=particles),
     )
 
 
 def num_missing(context: Context, state: State, planned: int) -> int:
-    """Return how many draws of the next round are worth making, of as many as are planned."""
+    """Return how many draws the next round makes: those that are missing if it is a good one, or as many as usual."""
     if context.goal is None or not state.history:
         return planned
-    missing = MORE * (context.goal - num_effective(state.pool)) / max(state.history[-1].ess_share, 1e-3)
-    return int(np.clip(missing, min(context.tuning.rounds.first_draws // 2, planned), planned))
+    rounds = context.tuning.rounds
+    missing = (context.goal - num_effective(state.pool)) / rounds.good_ess
+    return int(np.clip(missing, rounds.first_draws // 2, rounds.most_draws))
 
 
 def suffices(context: Context, state: State) -> bool:
@@ -90,21 +94,41 @@ def suffices(context: Context, state: State) -> bool:
     return is_good and num_effective(state.pool) >= context.tuning.answer.fewest_effective
 
 
-def num_effective(pool: Pool) -> float:
-    """Return the effective draws of all rounds."""
-    return float(sum(_effective(pool)))
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Draws of one round, with log p and with log q of the proposal that they were drawn from."""
+
+    x: Float[np.ndarray, "draw dim"]
+    log_p: Float[np.ndarray, " draw"]
+    log_q: Float[np.ndarray, " draw"]
+
+    @property
+    def log_ratio(self) -> Float[np.ndarray, " draw"]:
+        """Log p - log q."""
+        return self.log_p - self.log_q
+
+    @property
+    def ess(self) -> float:
+        """Effective number of draws."""
+        return float(effective_sample_size(self.log_ratio))
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether the weights have no heavier a tail than so many draws may have."""
+        return self.ess > 0 and float(psis.pareto_k(self.log_ratio)) <= psis.reliable_k(len(self.log_p))
 
 
-def _effective(pool: Pool) -> list[float]:
-    """Return the effective draws of each round."""
-    ratios = [pool.log_p[row] - pool.log_q[which, row] for which, row in enumerate(_rows(pool))]
-    return [float(effective_sample_size(log_ratio)) for log_ratio in ratios]
-
-
-def _rows(pool: Pool) -> list[slice]:
-    """Return which draws belong to each round."""
+def batches(pool: Pool) -> list[Batch]:
+    """Return the rounds of a pool that count, the latest first: those whose weights are fair, or all if none is."""
     ends = np.cumsum(pool.sizes).tolist()
-    return [slice(end - size, end) for end, size in zip(ends, pool.sizes, strict=True)]
+    rows = [slice(end - size, end) for end, size in zip(ends, pool.sizes, strict=True)]
+    found = [Batch(pool.x[row], pool.log_p[row], pool.log_q[which, row]) for which, row in enumerate(rows)][::-1]
+    return [batch for batch in found if batch.is_fair] or found
+
+
+def num_effective(pool: Pool) -> float:
+    """Return the effective draws of all rounds that count."""
+    return sum(batch.ess for batch in batches(pool))
 
 
 def draw_the_rest(context: Context, state: State) -> State:
@@ -116,17 +140,21 @@ def draw_the_rest(context: Context, state: State) -> State:
 
 
 def pooled_draws(context: Context, state: State) -> WeightedDraws:
-    """Return the draws of all rounds that have effective ones, the latest first, with their weights."""
-    pool, (num_nan, num_infinite, _) = state.pool, state.most_invalid
-    sizes, effective = np.array(pool.sizes), np.array(_effective(pool))
-    is_used = effective > 0 if effective.any() else sizes > 0
-    share = np.where(is_used, np.maximum(effective, 1e-300), 0.0)
-    used = np.repeat(is_used, sizes)[::-1]
+    """Return the draws of all rounds that count, with their weights."""
+    used, (num_nan, num_infinite, _) = batches(state.pool), state.most_invalid
+    ess, size = (np.array([float(each) for each in pair]) for pair in zip(*[(b.ess, len(b.log_p)) for b in used], strict=True))
+    share = ess / ess.sum() if ess.any() else size / size.sum()
     # So that the mean ratio of all draws is the mean of the rounds' evidences with the weights α.
-    log_factor = np.log((share / share.sum())[is_used] * sizes[is_used].sum() / sizes[is_used])
-    log_q = np.concatenate([pool.log_q[which, row] for which, row in enumerate(_rows(pool))])[::-1][used]
-    log_q = log_q - np.repeat(log_factor, sizes[is_used])[::-1]
-    log_p = pool.log_p[::-1][used]
-    log_weight, pareto_k = psis.smooth(log_p - log_q)
-    invalid = np.asarray(num_nan), np.asarray(num_infinite)
-    return WeightedDraws(pool.x[::-1][used], log_p, log_q, log_weight, pareto_k, *invalid, context.evaluator.target)
+    factor = np.log(np.maximum(share * size.sum() / size, np.finfo(float).tiny))
+    log_q = np.concatenate([batch.log_q - each for batch, each in zip(used, factor, strict=True)])
+    smoothed = [psis.smooth(batch.log_ratio)[0] + np.log(each) for batch, each in zip(used, share, strict=True)]
+    return WeightedDraws(
+        np.concatenate([batch.x for batch in used]),
+        np.concatenate([batch.log_p for batch in used]),
+        log_q,
+        np.concatenate(smoothed),
+        psis.pareto_k(state.pool.log_ratio),
+        np.asarray(num_nan),
+        np.asarray(num_infinite),
+        context.evaluator.target,
+    )

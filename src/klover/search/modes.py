@@ -29,6 +29,10 @@ LENGTHS = 0.2 ** np.arange(8)
 SMALLEST_PRECISION = 1e-20
 
 
+Whitening = tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim dim"]]
+"""A centre c and a root R of coordinates z, where x = c + Rz."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Modes:
     """Distinct tops, the covariance that the curvature suggests at each, and how many starts ended there."""
@@ -87,15 +91,22 @@ def find_modes(
 ) -> Modes:
     """Climb from batches of starts until few of them find a top that no other start has found.
 
-    The function gives values and slopes of the target, if they are not to be those of the evaluator.
+    The function gives values and slopes of the target, if they are not to be those of the evaluator: where evaluations
+    are expensive. Then the first start goes ahead, and the others climb in coordinates that its top has whitened.
     """
-    function = function or evaluator.values_and_gradients
+    is_thrifty, function = function is not None, function or evaluator.values_and_gradients
     dim = evaluator.target.dim
     is_full = dim <= tuning.full_dim
     modes, most = Modes.none(dim, is_full), tuning.most_modes if is_full else MOST_LARGE_MODES
     for _ in range(tuning.most_modes):
         starts = region.draw_starts(generator, tuning.num_starts)
-        tops, values = climb_target(evaluator, starts, function)
+        if is_thrifty and len(modes.count) == 0:
+            tops, values = climb_target(evaluator, starts[:1], function)
+            if np.isfinite(values[0]):
+                modes = _with_top(function, region, modes, tops[0], float(values[0]), most, tuning)
+                starts = starts[1:]
+        whitening = (modes.x[0], root_of(modes.covariance[0])) if is_thrifty and len(modes.count) else None
+        tops, values = climb_target(evaluator, starts, function, whitening)
         # To a digit that rounding does not reach: a constant in log p must not choose who stands for a mode.
         heights = np.round(values - values.max(), 6) if np.isfinite(values).any() else values
         highest = max([*values, *modes.log_p])
@@ -108,11 +119,29 @@ def find_modes(
 
 
 def climb_target(
-    evaluator: Evaluator, starts: Float[np.ndarray, "start dim"], function: ValueAndGradient | None = None
+    evaluator: Evaluator,
+    starts: Float[np.ndarray, "start dim"],
+    function: ValueAndGradient | None = None,
+    whitening: Whitening | None = None,
 ) -> tuple[Float[np.ndarray, "start dim"], Float[np.ndarray, " start"]]:
-    """Climb the target itself; what is not finite stays below everything."""
-    tops, values = climb(function or evaluator.values_and_gradients, starts, resolution=resolution_of(evaluator))
-    return np.asarray(tops), np.where(np.isfinite(values), values, -np.inf)
+    """Climb the target itself, in whitened coordinates if there are such; what is not finite stays below everything."""
+    function = function or evaluator.values_and_gradients
+    if whitening is None:
+        tops, values = climb(function, starts, resolution=resolution_of(evaluator))
+        return np.asarray(tops), np.where(np.isfinite(values), values, -np.inf)
+    centre, root = whitening
+
+    def whitened(z):
+        value, gradient = function(centre + z @ root.T)
+        return value, gradient @ root
+
+    tops, values = climb(whitened, np.linalg.solve(root, (starts - centre).T).T, resolution=resolution_of(evaluator))
+    return centre + np.asarray(tops) @ root.T, np.where(np.isfinite(values), values, -np.inf)
+
+
+def root_of(shape: Float[np.ndarray, "dim *dim"]) -> Float[np.ndarray, "dim dim"]:
+    """Return a square root of a covariance matrix, or of variances."""
+    return np.diag(np.sqrt(shape)) if shape.ndim == 1 else np.linalg.cholesky(shape)
 
 
 def resolution_of(evaluator: Evaluator) -> float:
