@@ -41,7 +41,7 @@ def look_for_missed(
     evaluator, tuning = context.evaluator, context.tuning.missed
 
     def look(factor: float | int) -> tuple[list[Part], Searched]:
-        effort = Effort.of(tuning, factor)
+        effort = Effort.of(tuning, factor, context.dim)
         return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
 
     is_cheap = _is_cheap(evaluator) and context.goal is None
@@ -76,7 +76,8 @@ def _thrifty_effort(context: Context, state: State, num_draws: int, log_ratio: F
         most = max(affordable - num_evaluations_of_checks(context.dim), 0) / usual
 
     def is_unsure() -> bool:
-        return _recall(context, state, share * tuning.num_starts / each, num_draws, log_ratio) < tuning.trusted_recall
+        num_starts = max(int(share * tuning.num_starts / each), 1)
+        return _recall(context, state, num_starts, num_draws, log_ratio) < tuning.trusted_recall
 
     while share < min(most, 1.0) and is_unsure():
         share *= 2
@@ -92,7 +93,7 @@ def _tested(
 
 
 def _recall(
-    context: Context, state: State, num_starts: float, num_draws: int, log_ratio: Float[np.ndarray, " draw"]
+    context: Context, state: State, num_starts: int, num_draws: int, log_ratio: Float[np.ndarray, " draw"]
 ) -> float:
     """Return how surely known modes with mass would be found; 1 where there is but one, or particles found tops."""
     smallest = log_evidence(log_ratio)[0] + np.log(context.tuning.missed.smallest_halo)
@@ -105,7 +106,7 @@ def _recall(
         state.mixture,
         known,
         context.evaluator.prior_draws(),
-        max(int(num_starts), 1),
+        num_starts,
         num_draws,
     )
 
@@ -168,5 +169,6 @@ def add_parts(context: Context, state: State, parts: tuple[Part, ...], known: fl
         best_ess=0.0,
         num_stale=0,
         num_returns=state.num_returns + 1,
+        num_blind=len(state.pool.sizes),
         is_done=False,
     )

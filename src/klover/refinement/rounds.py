@@ -57,7 +57,9 @@ def take_round(context: Context, state: State) -> State:
             completed = look_before_exploring(context, inside)
         if completed is not inside:
             return dataclasses.replace(completed, pool=state.pool)
-    state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage)
+    has_found = stage is not plan.stage or plan.stage is Stage.DESCEND
+    num_blind = len(state.pool.sizes) if has_found else state.num_blind
+    state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage, num_blind=num_blind)
     return state if state.is_done else _fit(context, state, particles)
 
 
@@ -84,7 +86,7 @@ def _measure(context: Context, state: State) -> tuple[State, Measurement]:
         float(psis.pareto_k(log_ratio)),
         float(evidence),
         float(error),
-        pool.ess if context.goal is None else num_effective(pool),
+        pool.ess if context.goal is None else num_effective(pool, state.num_blind),
     )
     return dataclasses.replace(state, pool=pool, most_invalid=most_invalid), measured
 

@@ -33,6 +33,8 @@ REGION_WEIGHTS = (0.4, 0.4, 0.2)
 PART = ("x", "covariance", "log_mass")
 SEARCH_SHARE = 0.5
 """Of a budget that the search for modes may take: without modes there is still the region, and the rest for it."""
+MOST_STARTS = 16
+"""Of a thrifty search, at a time, in however many dimensions."""
 GIVEN_PART = 0.25
 """Of a budget that the user's draws may take; if there are more of them, some are taken by their weights."""
 GIVEN_ROUNDS = 6
@@ -46,12 +48,17 @@ def from_target(context: Context) -> State:
     if not context.evaluator.has_gradient and context.goal is None:
         return state
     tuning = context.tuning
+    search = tuning.search
+    if context.goal is not None and context.evaluator.has_gradient:
+        # A climb in coordinates that another one has whitened costs little, and in more dimensions basins are smaller.
+        starts = max(search.num_starts, min(context.dim + 2, MOST_STARTS))
+        search = dataclasses.replace(search, num_starts=starts)
     try:
         with context.evaluator.part(SEARCH_SHARE):
-            modes = find_modes(context.generator, context.evaluator, context.region, tuning.search, _slopes(context))
+            modes = find_modes(context.generator, context.evaluator, context.region, search, _slopes(context))
     except BudgetExhausted:
         return dataclasses.replace(state, was_hard=True)
-    state = dataclasses.replace(state, was_hard=not modes.is_settled(tuning.search))
+    state = dataclasses.replace(state, was_hard=not modes.is_settled(search))
     if len(modes.x) == 0:
         return state
     parts = parts_of(modes)

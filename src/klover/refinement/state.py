@@ -150,6 +150,8 @@ class State:
         Modes that the first search has found, and parts that later ones have added.
     num_returns
         How often the work went on after an answer that was not good enough.
+    num_blind
+        Rounds that did not know of parts that were found after them: a thrifty answer does without their draws.
     is_done
         Whether the mixture is as good as it will get.
     history
@@ -171,5 +173,6 @@ class State:
     num_stale: int = 0
     parts: tuple[Part, ...] = ()
     num_returns: int = 0
+    num_blind: int = 0
     is_done: bool = False
     history: tuple[RoundInfo, ...] = ()

@@ -67,10 +67,12 @@ def plan(tuning: Tuning, goal: int | None, dim: int) -> Tuning:
     particles = max(round(ratio * exploration.num_particles), exploration.num_probes)
     starts = max(round(ratio**0.5 * tuning.search.num_starts), 2)
     broad = min(tuning.start.broad_share, tuning.start.box_share)
+    # A first mixture that trusts the curvature of a top more than its wider copies.
+    weights = tuple(weight**2 for weight in tuning.start.copy_weights)
     return dataclasses.replace(
         tuning,
         search=dataclasses.replace(tuning.search, num_starts=starts),
-        start=dataclasses.replace(tuning.start, broad_share=broad),
+        start=dataclasses.replace(tuning.start, broad_share=broad, copy_weights=weights),
         rounds=dataclasses.replace(rounds, first_draws=first, most_draws=most),
         exploration=dataclasses.replace(exploration, num_particles=particles),
     )
@@ -81,7 +83,7 @@ def num_missing(context: Context, state: State, planned: int) -> int:
     if context.goal is None or not state.history:
         return planned
     rounds = context.tuning.rounds
-    missing = (context.goal - num_effective(state.pool)) / rounds.good_ess
+    missing = (context.goal - num_effective(state.pool, state.num_blind)) / rounds.good_ess
     return int(np.clip(missing, rounds.first_draws // 2, rounds.most_draws))
 
 
@@ -91,7 +93,7 @@ def suffices(context: Context, state: State) -> bool:
         return False
     rounds, last = context.tuning.rounds, state.history[-1]
     is_good = last.ess_share > rounds.fair_ess and last.pareto_k < rounds.fair_pareto_k
-    return is_good and num_effective(state.pool) >= context.tuning.answer.fewest_effective
+    return is_good and num_effective(state.pool, state.num_blind) >= context.tuning.answer.fewest_effective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,17 +120,21 @@ class Batch:
         return self.ess > 0 and float(psis.pareto_k(self.log_ratio)) <= psis.reliable_k(len(self.log_p))
 
 
-def batches(pool: Pool) -> list[Batch]:
-    """Return the rounds of a pool that count, the latest first: those whose weights are fair, or all if none is."""
+def batches(pool: Pool, num_blind: int) -> list[Batch]:
+    """Return the rounds of a pool that count, the latest first: those whose weights are fair, or all if none is.
+
+    The first ones do not, if they were blind for what was found after them.
+    """
     ends = np.cumsum(pool.sizes).tolist()
     rows = [slice(end - size, end) for end, size in zip(ends, pool.sizes, strict=True)]
-    found = [Batch(pool.x[row], pool.log_p[row], pool.log_q[which, row]) for which, row in enumerate(rows)][::-1]
+    found = [Batch(pool.x[row], pool.log_p[row], pool.log_q[which, row]) for which, row in enumerate(rows)]
+    found = found[num_blind if num_blind < len(found) else 0 :][::-1]
     return [batch for batch in found if batch.is_fair] or found
 
 
-def num_effective(pool: Pool) -> float:
+def num_effective(pool: Pool, num_blind: int) -> float:
     """Return the effective draws of all rounds that count."""
-    return sum(batch.ess for batch in batches(pool))
+    return sum(batch.ess for batch in batches(pool, num_blind))
 
 
 def draw_the_rest(context: Context, state: State) -> State:
@@ -141,7 +147,7 @@ def draw_the_rest(context: Context, state: State) -> State:
 
 def pooled_draws(context: Context, state: State) -> WeightedDraws:
     """Return the draws of all rounds that count, with their weights."""
-    used, (num_nan, num_infinite, _) = batches(state.pool), state.most_invalid
+    used, (num_nan, num_infinite, _) = batches(state.pool, state.num_blind), state.most_invalid
     ess, size = (np.array([float(each) for each in pair]) for pair in zip(*[(b.ess, len(b.log_p)) for b in used], strict=True))
     share = ess / ess.sum() if ess.any() else size / size.sum()
     # So that the mean ratio of all draws is the mean of the rounds' evidences with the weights α.
