@@ -119,7 +119,9 @@ def tasks(is_tuned: bool) -> list[Task]:
     for dim, *most in goals:
         density, gradient, evidence = linear(dim, dim + shift)
         for name, slope, limit in (("gradient", gradient, most[0]), ("values", None, most[1])):
-            make = lambda density=density, slope=slope, dim=dim: from_callback(density, dim, grad=slope, vectorized=True)  # noqa: E731
+            make = lambda density=density, slope=slope, dim=dim: from_callback(
+                density, dim, grad=slope, vectorized=True
+            )  # noqa: E731
             found.append(Task(f"linear d = {dim}, {name}", make, evidence, limit))
     dim = 18 if is_tuned else 25
     target = logistic(dim, 1 + shift)

@@ -49,7 +49,7 @@ def from_target(context: Context) -> State:
         return state
     tuning = context.tuning
     search = tuning.search
-    if context.goal is not None and context.evaluator.has_gradient:
+    if context.goal is not None:
         # A climb in coordinates that another one has whitened costs little, and in more dimensions basins are smaller.
         starts = max(search.num_starts, min(context.dim + 2, MOST_STARTS))
         search = dataclasses.replace(search, num_starts=starts)

@@ -141,14 +141,18 @@ def draw_the_rest(context: Context, state: State) -> State:
     """Return a state with as many draws more as a budget that has ended the rounds still pays for."""
     mixture = next_proposal(context, state)
     proposal = behind(mixture, state.warp)
-    draws = weigh_on_host(context.generator, context.evaluator, proposal, num_final_draws(context, state, mixture, True))
+    draws = weigh_on_host(
+        context.generator, context.evaluator, proposal, num_final_draws(context, state, mixture, True)
+    )
     return dataclasses.replace(state, pool=state.pool.add(proposal, np.asarray(draws.x), np.asarray(draws.log_p)))
 
 
 def pooled_draws(context: Context, state: State) -> WeightedDraws:
     """Return the draws of all rounds that count, with their weights."""
     used, (num_nan, num_infinite, _) = batches(state.pool, state.num_blind), state.most_invalid
-    ess, size = (np.array([float(each) for each in pair]) for pair in zip(*[(b.ess, len(b.log_p)) for b in used], strict=True))
+    ess, size = (
+        np.array([float(each) for each in pair]) for pair in zip(*[(b.ess, len(b.log_p)) for b in used], strict=True)
+    )
     share = ess / ess.sum() if ess.any() else size / size.sum()
     # So that the mean ratio of all draws is the mean of the rounds' evidences with the weights α.
     factor = np.log(np.maximum(share * size.sum() / size, np.finfo(float).tiny))

@@ -23,8 +23,12 @@ ENDLESS_BATCHES, ENDLESS_SHARE = 4, 0.8
 MOST_NEWTON_STEPS = 30
 NEWTON_GAIN = 0.01
 """A Newton step that promises less, in nats, is not taken."""
+LONG = 20
+"""Steps of a climb; in whitened coordinates a concave log density takes ten."""
 NEGLIGIBLE = 10.0
 """Nats for each dimension, and for five more, below the highest top: lower ones hold nothing, were they e¹⁰ as wide."""
+NEGLIGIBLE_THRIFTY = 2.0
+"""The same where evaluations are expensive, were they e² as wide."""
 LENGTHS = 0.2 ** np.arange(8)
 SMALLEST_PRECISION = 1e-20
 
@@ -92,8 +96,10 @@ def find_modes(
     """Climb from batches of starts until few of them find a top that no other start has found.
 
     The function gives values and slopes of the target, if they are not to be those of the evaluator: where evaluations
-    are expensive. Then the first start goes ahead, and the others climb in coordinates that its top has whitened.
+    are expensive. Then the first start goes ahead, and the others climb in coordinates that its top has whitened; where
+    they end on several tops, or take many steps, the target is no simple one, and there are as many starts as usual.
     """
+    cost, is_long = 1 if evaluator.has_gradient else evaluator.target.dim + 1, False
     is_thrifty, function = function is not None, function or evaluator.values_and_gradients
     dim = evaluator.target.dim
     is_full = dim <= tuning.full_dim
@@ -105,14 +111,19 @@ def find_modes(
             if np.isfinite(values[0]):
                 modes = _with_top(function, region, modes, tops[0], float(values[0]), most, tuning)
                 starts = starts[1:]
-        whitening = (modes.x[0], root_of(modes.covariance[0])) if is_thrifty and len(modes.count) else None
+        spent = evaluator.num_evaluations
+        is_whitened = is_thrifty and not is_long and len(modes.count) > 0
+        whitening = (modes.x[0], root_of(modes.covariance[0])) if is_whitened else None
         tops, values = climb_target(evaluator, starts, function, whitening)
         # To a digit that rounding does not reach: a constant in log p must not choose who stands for a mode.
         heights = np.round(values - values.max(), 6) if np.isfinite(values).any() else values
         highest = max([*values, *modes.log_p])
         for place in np.argsort(-heights, kind="stable"):
-            if values[place] > highest - NEGLIGIBLE * (dim + 5):
+            if values[place] > highest - (NEGLIGIBLE_THRIFTY if is_thrifty else NEGLIGIBLE) * (dim + 5):
                 modes = _with_top(function, region, modes, tops[place], float(values[place]), most, tuning)
+        is_long = is_thrifty and evaluator.num_evaluations - spent > LONG * len(starts) * cost
+        if is_thrifty and (len(modes.count) > 1 or is_long):
+            tuning = dataclasses.replace(tuning, num_starts=max(tuning.num_starts, Search().num_starts))
         if modes.is_settled(tuning) or modes.is_endless(tuning) or len(modes.count) == most:
             break
     return modes

@@ -1,6 +1,8 @@
 r"""Climbs without gradients: slopes and curvatures by differences of values.
 
-A slope is the central difference along each axis, 2d + 1 evaluations a point. A curvature takes d² + d: with
+A slope is the difference along each axis, d + 1 evaluations a point: in double precision the step is so small that its
+top lies within 1e-4 of the true one. In single precision the step is longer, and the difference a central one (2d + 1).
+A curvature takes d² + d: with
 :math:`f_{\pm i}=f(x\pm h_ie_i)` and :math:`f_{\pm ij}=f(x\pm(h_ie_i+h_je_j))`,
 
 .. math:: \partial_i\partial_jf\approx\frac{f_{ij}+f_{-ij}-f_i-f_{-i}-f_j-f_{-j}+2f_0}{2h_ih_j}.
@@ -16,6 +18,8 @@ from klover.targets.evaluator import Evaluator
 
 FALL, FALLS = 0.125, (0.02, 1.0)
 """Nats that log p falls over half a standard deviation, and what counts as near enough to that."""
+FINE = 1e-12
+"""Relative spacing of numbers below which a difference to one side will do."""
 MOST_TRIALS, LARGEST_CHANGE = 8, 30.0
 """Of steps, and the factor by which one may differ from the last."""
 
@@ -34,7 +38,8 @@ class ByValues:
     def __init__(self, evaluator: Evaluator, scale: Float[np.ndarray, " dim"]):
         self._values, dim = evaluator.values, evaluator.target.dim
         self._scale = np.asarray(scale, float)
-        self._step = float(np.finfo(evaluator.target.start.dtype).eps) ** 0.25 * self._scale
+        resolution = float(np.finfo(evaluator.target.start.dtype).eps)
+        self._step, self._is_central = resolution**0.25 * self._scale, resolution > FINE
         self._last = np.zeros((0, dim)), np.zeros(0), np.zeros((0, dim))
 
     def __call__(
@@ -53,9 +58,11 @@ class ByValues:
     @np.errstate(invalid="ignore")
     def _slopes(self, x):
         num, dim = x.shape
-        shift = np.concatenate([np.zeros((1, dim)), np.diag(self._step), -np.diag(self._step)])
-        values = self._values((x[:, None] + shift).reshape(-1, dim)).reshape(num, 2 * dim + 1)
-        gradient = (values[:, 1 : dim + 1] - values[:, dim + 1 :]) / (2 * self._step)
+        ahead = np.diag(self._step)
+        shift = np.concatenate([np.zeros((1, dim)), ahead, *([-ahead] if self._is_central else [])])
+        values = self._values((x[:, None] + shift).reshape(-1, dim)).reshape(num, len(shift))
+        behind = values[:, dim + 1 :] if self._is_central else values[:, :1]
+        gradient = (values[:, 1 : dim + 1] - behind) / ((2 if self._is_central else 1) * self._step)
         return values[:, 0], np.where(np.isfinite(gradient), gradient, 0.0)
 
     @np.errstate(invalid="ignore", over="ignore")
