@@ -146,7 +146,7 @@ def look_before_exploring(context: Context, state: State) -> State:
 
 
 def go_on(context: Context, state: State, case: Case) -> State:
-    """Return a state to go on from: the final draws are in the pool, where they may be already; what was found is in the mixture."""
+    """Return a state to go on from: the final draws are in the pool, what was found is in the mixture."""
     draws, pool = case.draws, state.pool
     if context.goal is None:
         pool = pool.add(case.proposal, np.asarray(draws.x), np.asarray(draws.log_p))

@@ -42,7 +42,7 @@ GIVEN_ROUNDS = 6
 
 
 def from_target(context: Context) -> State:
-    """Search for modes, and put components there and over the region; without gradients, if evaluations are cheap, over the region."""
+    """Search for modes, and put components there and over the region; over that alone without gradients or a goal."""
     broad = cover(context)
     state = State(broad, broad, Pool.empty(context.dim))
     if not context.evaluator.has_gradient and context.goal is None:

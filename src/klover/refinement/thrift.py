@@ -8,14 +8,14 @@ it. The last search takes a quarter of all evaluations.
 
 Draws of round j are weighted by p over the proposal :math:`q_j` that they were drawn from, which was fitted to rounds
 before it alone: so each round has an evidence :math:`\hat Z_j` without bias, and their mean with weights
-:math:`\alpha_j\propto n_je_j`, e being the share of effective draws, has the sum of their effective draws. The pool's own
-weights, p over the mixture of all proposals, are for fits only: a proposal is too high at the draws that it was fitted
-to, which made log evidences too low by two standard errors in 18 dimensions. Tails are smoothed round by round, and a
-round whose own tail is too heavy does not count; k̂ of the answer is that of the pool's own weights, which have one
+:math:`\alpha_j\propto n_je_j`, e being the share of effective draws, has the sum of their effective draws. The pool's
+own weights, p over the mixture of all proposals, are for fits only: a proposal is too high at the draws that it was
+fitted to, which made log evidences too low by two standard errors in 18 dimensions. Tails are smoothed round by round,
+and a round whose own tail is too heavy does not count; k̂ of the answer is that of the pool's own weights, which have one
 distribution: in the ratios of several rounds it would see steps, not tails.
 
 There is a goal where the user gives one (``min_ess``), where a budget is too small for the usual rounds, and where one
-evaluation makes an array of a million numbers, so that it takes about a millisecond. No clock decides: the same key
+evaluation makes an array of 2¹⁸ numbers, so that it takes about a millisecond. No clock decides: the same key
 leads to the same draws on any machine.
 """
 
@@ -36,7 +36,7 @@ from klover.targets.target import Target
 from klover.tuning import Tuning
 from klover.warps.warped import behind
 
-EXPENSIVE_SIZE = 2**20
+EXPENSIVE_SIZE = 2**18
 """Numbers in the largest array of an evaluation that takes about a millisecond."""
 EXPENSIVE_GOAL = 400
 """Effective draws to aim at there, if the user does not say how many."""

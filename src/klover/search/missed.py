@@ -48,7 +48,7 @@ class Effort:
 
     @classmethod
     def of(cls, tuning: Missed, factor: float | int = 1, dim: int = 1) -> "Effort":
-        """Return the usual effort, or one that is so many times as large; in more dimensions scales are harder to see."""
+        """Return the usual effort, or one so many times as large; in more dimensions scales are harder to see."""
         root, fewest = factor**0.5, min(FEWEST_RADIAL * (1 + dim), tuning.num_radial)
         return cls(
             max(round(factor * tuning.num_starts), 1),
@@ -169,8 +169,8 @@ def _unknown(
     function: ValueAndGradient,
     mixture: Mixture,
     x: Float[AnyArray, "draw dim"],
-    centre: Float[np.ndarray, " dim"],
-    root: Float[np.ndarray, "dim dim"],
+    centre: Float[AnyArray, " dim"],
+    root: Float[AnyArray, "dim dim"],
 ) -> Float[AnyArray, "some dim"]:
     """Return the points that lie in no known basin, by their slopes."""
     value, gradient = function(np.linalg.solve(root, (x - centre).T).T)

@@ -1,0 +1,194 @@
+"""Few evaluations: a goal of effective draws plans all of the work."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import klover
+from klover.importance.ratios import effective_sample_size
+from klover.mixtures.components import Family
+from klover.mixtures.mixture import Mixture
+from klover.refinement import thrift
+from klover.refinement.pool import Pool
+from klover.refinement.stages import Look, Measurement, decide
+from klover.refinement.state import RoundInfo, Stage, State
+from klover.targets.adapters.callback import from_callback
+from klover.targets.target import Target
+from klover.tuning import Tuning
+
+TUNING = Tuning()
+DIM = 3
+LOG_Z = 0.5 * DIM * np.log(2 * np.pi) + np.log(np.prod([0.5, 1.0, 2.0]))
+SCALE = np.array([0.5, 1.0, 2.0])
+
+
+def log_normal(x):
+    return -0.5 * np.sum(((x - 1.0) / SCALE) ** 2, -1)
+
+
+def slope(x):
+    return (1.0 - x) / SCALE**2
+
+
+def normal(has_gradient=True):
+    return from_callback(log_normal, DIM, grad=slope if has_gradient else None, vectorized=True)
+
+
+CHEAP = Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2))
+
+
+@pytest.mark.parametrize(("has_gradient", "most"), [(True, 1300), (False, 1700)])
+def test_a_normal_takes_few_evaluations(has_gradient, most):
+    fits = [klover.refine(seed, normal(has_gradient), min_ess=400) for seed in range(4)]
+    for fit in fits:
+        assert fit.verdict.trusted
+        assert fit.draws.ess >= 400
+        assert fit.num_evaluations <= most
+        assert abs(fit.log_evidence - LOG_Z) < 5 * fit.log_evidence_se < 0.3
+        mean = np.exp(fit.draws.log_weight) @ fit.draws.x
+        np.testing.assert_allclose(mean, 1.0, atol=0.3)
+    assert np.median([fit.num_evaluations for fit in fits]) <= most - 300
+
+
+def test_the_same_key_gives_the_same_answer():
+    first, second = (klover.refine(7, normal(), min_ess=200) for _ in range(2))
+    np.testing.assert_array_equal(first.draws.x, second.draws.x)
+    assert first.num_evaluations == second.num_evaluations
+
+
+def test_a_resumed_fit_gives_the_same_answer(tmp_path):
+    path = tmp_path / "checkpoint.npz"
+
+    def stop(info):
+        raise KeyboardInterrupt
+
+    whole = klover.refine(3, normal(), min_ess=400)
+    stopped = klover.refine(3, normal(), min_ess=400, checkpoint=path, callback=stop)
+    assert not stopped.verdict.trusted
+    resumed = klover.refine(3, normal(), min_ess=400, checkpoint=path)
+    np.testing.assert_array_equal(resumed.draws.x, whole.draws.x)
+    with pytest.raises(ValueError, match="min_ess"):
+        klover.refine(3, normal(), min_ess=300, checkpoint=path)
+
+
+@pytest.mark.parametrize("budget", [500, 1000, 2000])
+@pytest.mark.parametrize("has_gradient", [True, False])
+def test_small_budgets_give_answers(budget, has_gradient):
+    fit = klover.refine(1, normal(has_gradient), budget=budget)
+    assert fit.num_evaluations <= budget
+    assert fit.verdict.trusted or (budget == 500 and "the budget is spent" in fit.verdict.reason)
+    assert abs(fit.log_evidence - LOG_Z) < 5 * fit.log_evidence_se
+
+
+def test_two_modes_are_found_and_weighed():
+    def log_density(x):
+        return np.logaddexp(np.log(0.3) - 0.5 * np.sum((x + 4) ** 2, -1), np.log(0.7) - 0.5 * np.sum((x - 4) ** 2, -1))
+
+    fit = klover.refine(0, from_callback(log_density, 2, vectorized=True), min_ess=400)
+    assert fit.verdict.trusted
+    share = np.exp(fit.draws.log_weight) @ (fit.draws.x[:, 0] > 0)
+    assert abs(share - 0.7) < 0.1
+    assert abs(fit.log_evidence - np.log(2 * np.pi)) < 5 * fit.log_evidence_se
+
+
+def test_the_verdict_says_what_a_small_search_may_have_missed():
+    fit = klover.refine(0, Target(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(12)), min_ess=400)
+    assert fit.verdict.searched.smallest_scale == 1
+    assert "may have been missed" in str(fit.verdict.searched)
+
+
+@pytest.mark.parametrize("value", [0, 99, 400.5, "many", True])
+def test_a_bad_goal_is_refused(value):
+    with pytest.raises((ValueError, TypeError), match="min_ess"):
+        klover.refine(0, CHEAP, min_ess=value)
+
+
+def test_a_goal_excludes_other_wishes_for_draws():
+    with pytest.raises(ValueError, match="min_ess and num_draws exclude each other"):
+        klover.refine(0, CHEAP, min_ess=400, num_draws=1000)
+    with pytest.raises(ValueError, match="min_ess and integrand exclude each other"):
+        klover.refine(0, CHEAP, min_ess=400, integrand=lambda x: x[0])
+
+
+def test_who_has_a_goal():
+    assert thrift.goal_of(None, None, CHEAP, TUNING) is None
+    assert thrift.goal_of(None, 100_000, CHEAP, TUNING) is None
+    assert thrift.goal_of(700, None, CHEAP, TUNING) == 700
+    assert thrift.goal_of(None, 2000, CHEAP, TUNING) == 400
+    assert thrift.goal_of(700, 2000, CHEAP, TUNING) == 400
+    assert thrift.goal_of(None, 20, CHEAP, TUNING) == TUNING.answer.fewest_effective
+    rows = jnp.ones(thrift.EXPENSIVE_SIZE)
+    expensive = Target(lambda x: -jnp.sum((rows * x) ** 2), 0.0)
+    assert thrift.goal_of(None, None, expensive, TUNING) == thrift.EXPENSIVE_GOAL
+
+
+def test_plans_are_in_proportion_to_the_goal():
+    assert thrift.plan(TUNING, None, 5) is TUNING
+    small, large = thrift.plan(TUNING, 400, 5), thrift.plan(TUNING, 4000, 5)
+    assert small.rounds.first_draws == round(0.1 * TUNING.rounds.first_draws)
+    assert (large.rounds, large.search, large.exploration) == (TUNING.rounds, TUNING.search, TUNING.exploration)
+    assert thrift.plan(TUNING, 100, 60).rounds.first_draws == 4 * 60
+
+
+def proposal(scale):
+    return Mixture(Family("student").components(np.zeros((1, 2)), scale**2 * np.eye(2)[None]), np.zeros(1))
+
+
+def pool_of(*scales, size=400):
+    generator, pool = np.random.default_rng(0), Pool.empty(2)
+    for scale in scales:
+        x = proposal(scale).draw(generator, size)
+        pool = pool.add(proposal(scale), x, -0.5 * np.sum(x**2, -1))
+    return pool
+
+
+def state_of(pool, **changes):
+    return dataclasses.replace(State(proposal(1.0), proposal(1.0), pool), **changes)
+
+
+class FakeEvaluator:
+    target = CHEAP
+
+
+def test_rounds_are_combined_by_their_effective_draws():
+    pool = pool_of(1.2, 3.0)
+    parts = thrift.batches(pool, 0)
+    assert [len(part.log_p) for part in parts] == [400, 400]
+    context = dataclasses.make_dataclass("Fake", ["evaluator"])(FakeEvaluator())
+    draws = thrift.pooled_draws(context, state_of(pool))
+    ess = np.array([part.ess for part in parts])
+    evidences = [np.mean(np.exp(part.log_ratio)) for part in parts]
+    assert np.exp(float(draws.log_evidence)) == pytest.approx(ess @ evidences / ess.sum())
+    assert float(draws.log_evidence) == pytest.approx(np.log(2 * np.pi), abs=0.1)
+    assert thrift.num_effective(pool, 0) == pytest.approx(ess.sum())
+    assert float(effective_sample_size(draws.log_ratio)) == pytest.approx(ess.sum(), rel=0.05)
+    assert np.exp(draws.log_weight).sum() == pytest.approx(1.0)
+
+
+def test_blind_rounds_and_heavy_ones_do_not_count():
+    pool = pool_of(1.2, 1.5, 2.0)
+    assert len(thrift.batches(pool, 1)) == 2
+    assert len(thrift.batches(pool, 3)) == 3
+    log_q = pool.log_q.copy()
+    log_q[0, :400] -= np.random.default_rng(1).standard_exponential(400) * 3
+    heavy = dataclasses.replace(pool, log_q=log_q)
+    assert len(thrift.batches(heavy, 0)) == 2
+
+
+def info(**changes):
+    usual = {"round": 0, "num_components": 1, "num_draws": 200, "ess_share": 0.6, "pareto_k": 0.2}
+    usual |= {"log_evidence": 0.0, "log_evidence_se": 0.01, "drift": 0.0, "num_evaluations": 300, "seconds": 0.1}
+    return RoundInfo(**(usual | changes))
+
+
+@pytest.mark.parametrize(
+    ("num_before", "pool_ess", "pareto_k", "could_stop"),
+    [(1, 500.0, 0.3, True), (0, 500.0, 0.3, False), (1, 300.0, 0.3, False), (1, 500.0, 0.65, False)],
+)
+def test_a_pool_with_the_goal_is_enough(num_before, pool_ess, pareto_k, could_stop):
+    state = state_of(Pool.empty(2), stage=Stage.POOL, history=(info(),) * num_before)
+    plan = decide(Measurement(200, 0.6, pareto_k, 0.0, 0.01, pool_ess), state, 2, TUNING, 400)
+    assert plan.could_stop is could_stop
+    assert plan.look is (Look.LAST if could_stop else Look.NONE)
