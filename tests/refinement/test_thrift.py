@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import klover
-from klover.importance.ratios import effective_sample_size
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement import thrift
 from klover.refinement.pool import Pool
 from klover.refinement.stages import Look, Measurement, decide
-from klover.refinement.state import RoundInfo, Stage, State
+from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.targets.adapters.callback import from_callback
+from klover.targets.evaluator import Evaluator
 from klover.targets.target import Target
 from klover.tuning import Tuning
 
@@ -148,22 +148,19 @@ def state_of(pool, **changes):
     return dataclasses.replace(State(proposal(1.0), proposal(1.0), pool), **changes)
 
 
-class FakeEvaluator:
-    target = CHEAP
-
-
 def test_rounds_are_combined_by_their_effective_draws():
     pool = pool_of(1.2, 3.0)
     parts = thrift.batches(pool, 0)
     assert [len(part.log_p) for part in parts] == [400, 400]
-    context = dataclasses.make_dataclass("Fake", ["evaluator"])(FakeEvaluator())
+    context = Context(np.random.default_rng(0), Evaluator(CHEAP), 4)
     draws = thrift.pooled_draws(context, state_of(pool))
     ess = np.array([part.ess for part in parts])
     evidences = [np.mean(np.exp(part.log_ratio)) for part in parts]
     assert np.exp(float(draws.log_evidence)) == pytest.approx(ess @ evidences / ess.sum())
     assert float(draws.log_evidence) == pytest.approx(np.log(2 * np.pi), abs=0.1)
-    assert thrift.num_effective(pool, 0) == pytest.approx(ess.sum())
-    assert float(effective_sample_size(draws.log_ratio)) == pytest.approx(ess.sum(), rel=0.05)
+    assert thrift.num_effective(pool, 0) == pytest.approx(float(draws.ess))
+    assert float(draws.ess) == pytest.approx(ess.sum(), rel=0.05)
+    assert thrift.mean_share(state_of(pool)) == pytest.approx(ess.sum() / 800)
     assert np.exp(draws.log_weight).sum() == pytest.approx(1.0)
 
 

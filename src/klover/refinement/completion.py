@@ -77,7 +77,7 @@ def _thrifty_effort(context: Context, state: State, num_draws: int, log_ratio: F
 
     def is_unsure() -> bool:
         num_starts = max(int(share * tuning.num_starts / each), 1)
-        return _recall(context, state, num_starts, num_draws, log_ratio) < tuning.trusted_recall
+        return _recall(context, state, num_starts, num_draws, log_ratio) < tuning.least_recall
 
     while share < min(most, 1.0) and is_unsure():
         share *= 2

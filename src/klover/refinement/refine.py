@@ -255,7 +255,7 @@ def _answer(
         if cause is not None or not state.history:
             state = thrift.draw_the_rest(context, state)
         draws, proposal = thrift.pooled_draws(context, state), state.pool.proposals[-1]
-        mixture, last_share = unwarped(proposal), thrift.num_effective(state.pool, state.num_blind) / draws.num_draws
+        mixture, last_share = unwarped(proposal), thrift.mean_share(state)
     parts, searched = (), None
     if cause is None and float(draws.ess) > 0:
         try:

@@ -11,8 +11,8 @@ before it alone: so each round has an evidence :math:`\hat Z_j` without bias, an
 :math:`\alpha_j\propto n_je_j`, e being the share of effective draws, has the sum of their effective draws. The pool's
 own weights, p over the mixture of all proposals, are for fits only: a proposal is too high at the draws that it was
 fitted to, which made log evidences too low by two standard errors in 18 dimensions. Tails are smoothed round by round,
-and a round whose own tail is too heavy does not count; k̂ of the answer is that of the pool's own weights, which have one
-distribution: in the ratios of several rounds it would see steps, not tails.
+and a round whose own tail is too heavy does not count; k̂ of the answer is that of the pool's own weights, which have
+one distribution: in the ratios of several rounds it would see steps, not tails.
 
 There is a goal where the user gives one (``min_ess``), where a budget is too small for the usual rounds, and where one
 evaluation makes an array of 2¹⁸ numbers, so that it takes about a millisecond. No clock decides: the same key
@@ -120,21 +120,47 @@ class Batch:
         return self.ess > 0 and float(psis.pareto_k(self.log_ratio)) <= psis.reliable_k(len(self.log_p))
 
 
-def batches(pool: Pool, num_blind: int) -> list[Batch]:
-    """Return the rounds of a pool that count, the latest first: those whose weights are fair, or all if none is.
+def counted(pool: Pool, num_blind: int) -> Pool:
+    """Return the pool without its first rounds, if they were blind for what was found after them."""
+    first = num_blind if num_blind < len(pool.sizes) else 0
+    rows = slice(sum(pool.sizes[:first]), None)
+    kept = pool.proposals[first:], pool.sizes[first:]
+    return Pool(pool.x[rows], pool.log_p[rows], pool.log_q[first:, rows], *kept)
 
-    The first ones do not, if they were blind for what was found after them.
-    """
+
+def batches(pool: Pool, num_blind: int) -> list[Batch]:
+    """Return the rounds of a pool that count, the latest first: those whose weights are fair, or all if none is."""
+    pool = counted(pool, num_blind)
     ends = np.cumsum(pool.sizes).tolist()
     rows = [slice(end - size, end) for end, size in zip(ends, pool.sizes, strict=True)]
-    found = [Batch(pool.x[row], pool.log_p[row], pool.log_q[which, row]) for which, row in enumerate(rows)]
-    found = found[num_blind if num_blind < len(found) else 0 :][::-1]
+    found = [Batch(pool.x[row], pool.log_p[row], pool.log_q[which, row]) for which, row in enumerate(rows)][::-1]
     return [batch for batch in found if batch.is_fair] or found
 
 
+def shares(used: list[Batch]) -> Float[np.ndarray, " round"]:
+    """Return the weights α of rounds."""
+    ess, size = np.array([batch.ess for batch in used]), np.array([float(len(batch.log_p)) for batch in used])
+    return ess / ess.sum() if ess.any() else size / size.sum()
+
+
+def lowered(used: list[Batch]) -> list[Float[np.ndarray, " draw"]]:
+    """Return log q of rounds such that the mean ratio of all draws is the mean of their evidences, weighted by α."""
+    size = np.array([float(len(batch.log_p)) for batch in used])
+    factor = np.log(np.maximum(shares(used) * size.sum() / size, np.finfo(float).tiny))
+    return [batch.log_q - each for batch, each in zip(used, factor, strict=True)]
+
+
 def num_effective(pool: Pool, num_blind: int) -> float:
-    """Return the effective draws of all rounds that count."""
-    return sum(batch.ess for batch in batches(pool, num_blind))
+    """Return the effective draws of all rounds that count, together."""
+    used = batches(pool, num_blind)
+    log_ratio = [batch.log_p - log_q for batch, log_q in zip(used, lowered(used), strict=True)]
+    return float(effective_sample_size(np.concatenate(log_ratio)))
+
+
+def mean_share(state: State) -> float:
+    """Return the share of effective draws of the rounds that count, each by itself: together they have about that."""
+    used = batches(state.pool, state.num_blind)
+    return sum(batch.ess for batch in used) / sum(len(batch.log_p) for batch in used)
 
 
 def draw_the_rest(context: Context, state: State) -> State:
@@ -150,20 +176,15 @@ def draw_the_rest(context: Context, state: State) -> State:
 def pooled_draws(context: Context, state: State) -> WeightedDraws:
     """Return the draws of all rounds that count, with their weights."""
     used, (num_nan, num_infinite, _) = batches(state.pool, state.num_blind), state.most_invalid
-    ess, size = (
-        np.array([float(each) for each in pair]) for pair in zip(*[(b.ess, len(b.log_p)) for b in used], strict=True)
-    )
-    share = ess / ess.sum() if ess.any() else size / size.sum()
-    # So that the mean ratio of all draws is the mean of the rounds' evidences with the weights α.
-    factor = np.log(np.maximum(share * size.sum() / size, np.finfo(float).tiny))
-    log_q = np.concatenate([batch.log_q - each for batch, each in zip(used, factor, strict=True)])
-    smoothed = [psis.smooth(batch.log_ratio)[0] + np.log(each) for batch, each in zip(used, share, strict=True)]
+    with np.errstate(divide="ignore"):
+        log_share = np.log(shares(used))
+    smoothed = [psis.smooth(batch.log_ratio)[0] + each for batch, each in zip(used, log_share, strict=True)]
     return WeightedDraws(
         np.concatenate([batch.x for batch in used]),
         np.concatenate([batch.log_p for batch in used]),
-        log_q,
+        np.concatenate(lowered(used)),
         np.concatenate(smoothed),
-        psis.pareto_k(state.pool.log_ratio),
+        psis.pareto_k(counted(state.pool, state.num_blind).log_ratio),
         np.asarray(num_nan),
         np.asarray(num_infinite),
         context.evaluator.target,
