@@ -142,6 +142,9 @@ class Exploration:
     num_particles: int = number(1024, "particles", "that explore", "measured: 512 miss the neck of eight schools")
     num_probes: int = number(128, "particles", "of a last look on an easy target", "measured: false alarms")
     num_moves: int = number(8, "moves", "of particles that probe", "guess")
+    num_chains: int = number(128, "chains", "that supply draws where weights cannot", "measured: hierarchies")
+    chain_moves: int = number(32, "moves", "of a window of these; the second half is kept", "measured: hierarchies")
+    most_windows: int = number(8, "windows", "after which weights have to do alone", "guess")
     crawls: int = number(3, "times", "that hot particles crawl along ridges in a round", "measured: Rosenbrock")
     crawl_leapfrogs: int = number(40, "steps", "of their trajectories", "measured: Rosenbrock")
     inflations: tuple[float, ...] = number((12.0, 4.0), "sds", "from which particles return, by turns", "measured")
@@ -182,9 +185,8 @@ class Missed:
     num_heavy: int = number(24, "climbs", "from the heaviest final draws", "measured: the same")
     num_radial: int = number(512, "draws", "on other scales around known centres", "measured: the same")
     few_dims: int = number(
-        10, "dimensions", "beyond which a search has more starts, if they are cheap", "theory: envelope"
+        4, "dimensions", "beyond which a search is thorough where several modes are known", "theory: envelope"
     )
-    many: int = number(8, "factor", "by which it then has more", "theory: envelope")
     thorough: int = number(36, "factor", "by which a thorough search has more starts", "measured: the same")
     least_ratio: float = number(30.0, "ratio", "of p to q, over the evidence, at a top that is not covered", "guess")
     smallest_mode: float = number(1e-3, "mass", "of a missed mode, by Laplace, that is worth more work", "guess")

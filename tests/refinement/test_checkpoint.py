@@ -11,6 +11,7 @@ import pytest
 from coordinates import draw_funnel, equal_weights
 from helpers import damage
 from klover import Target
+from klover.fitting.sample import equal
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.components import Family
 from klover.refinement import checkpoint
@@ -18,7 +19,6 @@ from klover.refinement.pool import Pool
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.results.codec import DamagedFile
 from klover.sampling.hamiltonian import Particles
-from klover.search.recall import Part
 from klover.targets.evaluator import Evaluator
 from klover.warps.warp import fit_warp
 from klover.warps.warped import behind, is_behind
@@ -68,9 +68,13 @@ def full_state(context: Context, family="student") -> State:
         archive=(particles[2], particles[3]),
         discovered=(0.25, -0.01),
         most_invalid=(3, 1, 40),
+        can_chain=True,
+        chains=pool.x[:8],
+        seen=equal(pool.x[:16], pool.log_p[:16]),
+        num_windows=2,
+        is_followed=True,
         best_ess=0.7,
         num_stale=1,
-        parts=(Part(pool.x[0], np.eye(DIM), -1.5), Part(pool.x[1], 2 * np.eye(DIM), 0.5)),
         num_returns=1,
         is_done=False,
         history=infos,

@@ -11,7 +11,6 @@ from klover.mixtures.components import Family
 from klover.refinement.coordinates import adopt, in_base, in_user_coordinates, moved
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, Stage, State
-from klover.search.recall import Part
 from klover.targets.evaluator import Evaluator
 from klover.warps.linear import Linear
 from klover.warps.warp import Warp, fit_warp
@@ -37,8 +36,7 @@ def make_state(context, warp=None, **fields):
     proposal = behind(make_mixture(2), warp)
     x = proposal.draw(context.generator, 50)
     pool = Pool.empty(DIM).add(proposal, x, context.evaluator.values(x))
-    parts = (Part(np.ones(DIM), np.diag([1.0, 2.0, 3.0]), -1.5),)
-    state = State(make_mixture(), make_mixture(1), pool, warp=warp, parts=parts)
+    state = State(make_mixture(), make_mixture(1), pool, warp=warp)
     return dataclasses.replace(state, best_ess=0.3, num_stale=2, was_hard=True, **fields)
 
 
@@ -73,10 +71,6 @@ def test_adopting_a_warp_takes_along_what_is_known_of_the_target():
     for name in ("mixture", "broad"):
         before, after = getattr(state, name), getattr(there, name)
         np.testing.assert_allclose(after.log_prob(z) + log_det, before.log_prob(x), atol=1e-5)
-    (part,) = there.parts
-    np.testing.assert_allclose(part.x, MATRIX @ (np.ones(DIM) - CENTRE), rtol=1e-9)
-    np.testing.assert_allclose(part.covariance, MATRIX @ np.diag([1.0, 2.0, 3.0]) @ MATRIX.T, rtol=1e-6, atol=1e-8)
-    assert part.log_mass == -1.5
     assert there.pool is state.pool
 
 
@@ -86,7 +80,6 @@ def test_adopting_no_warp_leads_back():
     assert again.warp is None
     x = make_mixture(5).draw(np.random.default_rng(1), 20)
     np.testing.assert_allclose(again.broad.log_prob(x), state.broad.log_prob(x), atol=1e-5)
-    np.testing.assert_allclose(again.parts[0].x, state.parts[0].x, atol=1e-9)
 
 
 def test_the_same_warp_changes_nothing():

@@ -232,7 +232,8 @@ def test_each_look_moves_what_it_should(look):
     assert (after.frontier is not None) == (look in (Look.EXPLORE, Look.LONG_LAST))
     assert (len(after.archive) > 0) == (look is Look.EXPLORE)
     assert (after.mixture is not state.mixture) == (look is Look.DESCEND)
-    assert (drift == np.inf) == (look is Look.DESCEND)
+    assert (after.seen is not None) == (look is Look.CHAIN)
+    assert (drift == np.inf) == (look in (Look.CHAIN, Look.DESCEND))
     if look is Look.LAST:
         per_particle = 1 + FEW.exploration.num_moves * FEW.moves.num_leapfrogs
         assert spent == FEW.exploration.num_probes * per_particle

@@ -12,6 +12,7 @@ from klover.refinement import frugality
 from klover.targets.adapters.callback import from_callback
 from klover.targets.evaluator import COUNTS, Evaluator
 from klover.tuning import Tuning
+from klover.verdict.status import Status
 
 TUNING = Tuning()
 
@@ -42,8 +43,7 @@ def test_a_budget_that_does_not_suffice_is_spent(getkey, target, budget):
 
 def test_few_evaluations_give_a_fair_answer(getkey):
     fit = klover.refine(getkey(), TARGETS["normal"], budget=1000)
-    assert fit.verdict.trusted
-    assert fit.draws.ess >= 100
+    assert fit.verdict.status is Status.UNFINISHED
     assert abs(fit.log_evidence - np.log(2 * np.pi)) < 5 * fit.log_evidence_se < 0.2
 
 

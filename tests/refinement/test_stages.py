@@ -15,7 +15,7 @@ from klover.refinement.stages import Look, Measurement, Plan, conclude, decide
 from klover.refinement.state import RoundInfo, Stage, State
 from klover.tuning import Rounds, Search, Tuning
 
-BEGIN, TEMPER, DESCEND, POOL, EXPLORE = Stage
+BEGIN, TEMPER, CHAIN, DESCEND, POOL, EXPLORE = Stage
 TUNING = Tuning()
 MIXTURE = mixture_of(Family(), np.zeros((1, 1)), np.ones((1, 1, 1)), 5.0, np.ones(1))
 
@@ -60,6 +60,13 @@ STALE = {"best_ess": 0.95, "num_stale": 1}
         (TEMPER, STALE, 2, measure(1e-3, pool_ess=3.0), (TEMPER, Look.NONE, False)),
         (TEMPER, {"best_ess": 0.95}, 2, POOR, (TEMPER, Look.NONE, False)),
         (TEMPER, STALE, 2, measure(0.0), (TEMPER, Look.NONE, False)),
+        # Where chains can move, they supply draws instead, two windows at the least and eight at the most.
+        (TEMPER, {**STALE, "can_chain": True}, 20, POOR, (CHAIN, Look.CHAIN, False)),
+        (CHAIN, {"can_chain": True}, 20, measure(0.0), (CHAIN, Look.CHAIN, False)),
+        (CHAIN, {"num_windows": 1}, 20, FAIR, (CHAIN, Look.CHAIN, False)),
+        (CHAIN, {"num_windows": 2}, 20, FAIR, (POOL, Look.NONE, False)),
+        (CHAIN, {"num_windows": 7}, 20, POOR, (CHAIN, Look.CHAIN, False)),
+        (CHAIN, {"num_windows": 8}, 20, POOR, (POOL, Look.NONE, False)),
         # descend: once
         (DESCEND, HARD, 2, POOR, (POOL, Look.NONE, False)),
         (DESCEND, HARD, 20, GOOD, (POOL, Look.LONG_LAST, True)),

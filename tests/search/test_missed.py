@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import klover
-from klover.search.missed import FEWEST_RADIAL, Effort, find_missed, find_tops, parts_with_mass
+from klover.search.missed import Effort, find_missed, find_tops, parts_with_mass
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Missed, Tuning
 
@@ -105,8 +105,7 @@ def test_effort_grows_in_proportion_and_is_never_nothing():
     assert Effort.of(tuning, 4.0) == Effort(
         4 * tuning.num_starts, 2 * tuning.num_climbs, tuning.num_heavy, 2 * tuning.num_radial
     )
-    assert Effort.of(tuning, 0.0) == Effort(1, 1, 1, 2 * FEWEST_RADIAL, is_screened=True)
-    assert Effort.of(tuning, 0.0, 10).num_radial == 11 * FEWEST_RADIAL
+    assert Effort.of(tuning, 0.0) == Effort(1, 1, tuning.num_heavy, 2)
 
 
 def test_climbs_outside_of_the_support_end_nowhere():

@@ -13,6 +13,7 @@ from klover import Target
 from klover.search.modes import (
     ENDLESS_BATCHES,
     MOST_LARGE_MODES,
+    RISING_TOPS,
     Modes,
     climb_target,
     find_modes,
@@ -199,7 +200,8 @@ def test_newton_steps_end_on_the_top_whatever_the_scales(scale):
     scale, mean = np.asarray(scale), np.array([1.0, -2.0, 3.0])
     evaluator = Evaluator(quadratic_target(scale, mean))
     begin = mean + scale * np.array([3.0, -1.0, 2.0])
-    x, value = settle(evaluator.values_and_gradients, begin, float(evaluator.values(begin[None])[0]))
+    x, value, is_rising = settle(evaluator.values_and_gradients, begin, float(evaluator.values(begin[None])[0]))
+    assert not is_rising
     # A step that promises less than a hundredth of a nat is not taken.
     assert -0.01 < value <= 1e-12
     assert value == pytest.approx(float(evaluator.values(x[None])[0]), abs=1e-12)
@@ -210,17 +212,33 @@ def test_newton_steps_never_go_down():
     evaluator = Evaluator(target)
     for begin in np.random.default_rng(0).normal(size=(10, 2)) * 2:
         value = float(evaluator.values(begin[None])[0])
-        x, settled = settle(evaluator.values_and_gradients, begin, value)
+        x, settled, _ = settle(evaluator.values_and_gradients, begin, value)
         assert settled >= value
         assert settled == pytest.approx(float(evaluator.values(x[None])[0]), rel=1e-12)
 
 
 def test_newton_steps_from_the_top_stay_and_cost_one_hessian():
     evaluator = Evaluator(quadratic_target(np.ones(3), np.zeros(3)))
-    x, value = settle(evaluator.values_and_gradients, np.zeros(3), 0.0)
+    x, value, is_rising = settle(evaluator.values_and_gradients, np.zeros(3), 0.0)
     np.testing.assert_array_equal(x, 0.0)
-    assert value == 0.0
+    assert (value, is_rising) == (0.0, False)
     assert evaluator.num_evaluations <= 1 + 2 * 2 * 3
+
+
+def test_a_neck_ends_a_search_early():
+    def neck(x):
+        return -jnp.sum(((x[2:] - x[1]) * jnp.exp(-x[0])) ** 2) - 9 * x[0] - 0.5 * jnp.sum((x[2:] - 1.0) ** 2)
+
+    evaluator = Evaluator(Target(neck, jnp.zeros(12)))
+    modes = find_modes(np.random.default_rng(0), evaluator, Region(evaluator.target), SEARCH)
+    assert modes.is_neck
+    assert modes.num_rising == len(modes.count) == RISING_TOPS
+    assert evaluator.num_evaluations < 10_000
+
+
+def test_kinks_are_no_necks():
+    evaluator = Evaluator(Target(lambda x: -jnp.sum(jnp.abs(x)), jnp.zeros(6)))
+    assert not find_modes(np.random.default_rng(0), evaluator, Region(evaluator.target), SEARCH).is_neck
 
 
 def test_climbs_of_a_target_leave_what_is_not_finite_below_everything():

@@ -6,7 +6,7 @@ import pytest
 
 import klover
 from klover.mixtures.algebra import mixture_of
-from klover.search.recall import MOST_PARTS, Part, recall, separate
+from klover.search.recall import MOST_PARTS, Part, modes_of, recall
 from klover.search.region import Region
 
 NONE = np.zeros((0, 2))
@@ -56,10 +56,21 @@ def test_more_modes_than_the_test_takes_are_no_problem(dim):
     assert 0 <= run_test(parts, num_starts=20) <= 1
 
 
-def test_tops_of_one_hill_are_one_mode():
-    hill, far = part(0.0, 1.0, 0.5), part(8.0, 1.0, 0.3)
-    bump = part(0.5, 0.2, 0.01)
-    mixture = mixture_of_parts((hill, far))
-    assert separate(mixture, (bump, far, hill)) == (hill, far)
-    assert separate(mixture, (hill,)) == (hill,)
-    assert separate(mixture, ()) == ()
+def test_components_on_one_hill_are_one_mode():
+    hill, bump, far, faint = part(0.0, 1.0, 0.5), part(0.5, 0.8, 0.2), part(8.0, 1.0, 0.295), part(-9.0, 1.0, 0.005)
+    modes = modes_of(mixture_of_parts((bump, far, hill, faint)), 0.01)
+    assert [mode.x.tolist() for mode in modes] == [hill.x.tolist(), far.x.tolist()]
+    np.testing.assert_allclose(np.exp([mode.log_mass for mode in modes]), [0.7, 0.295])
+    np.testing.assert_allclose(modes[0].covariance, hill.covariance)
+
+
+def test_a_ridge_is_one_mode_although_its_ends_are_far_apart():
+    ridge = tuple(part(1.5 * number, 1.0, 0.125) for number in range(8))
+    assert len(modes_of(mixture_of_parts(ridge), 0.01)) == 1
+    gap = ridge[:3] + ridge[5:]
+    assert len(modes_of(mixture_of_parts(gap), 0.01)) == 2
+
+
+def test_modes_of_diagonal_covariances_have_variances():
+    parts = tuple(Part(np.full(3, x), np.ones(3), float(np.log(0.5))) for x in (0.0, 9.0))
+    assert [mode.covariance.shape for mode in modes_of(mixture_of_parts(parts), 0.01)] == [(3,), (3,)]

@@ -75,3 +75,11 @@ def test_scales_of_the_user_do_not_matter():
         correlation = np.abs(z.T @ w) / len(z)
         # The same coordinates, perhaps in another order.
         np.testing.assert_allclose(np.sort(correlation.max(0)), 1.0, atol=0.01)
+
+
+def test_a_near_warp_is_as_good_a_beginning():
+    x, weight = draw_product(NUM, DIM) @ ROTATION.T, equal_weights(NUM)
+    cold = separate(x, weight)
+    again = separate(x, weight, separate(x[::2], weight[::2] * 2))
+    agreement = np.abs((cold.matrix @ again.inverse)[np.arange(DIM), np.arange(DIM)])
+    np.testing.assert_allclose(agreement, 1.0, atol=0.05)

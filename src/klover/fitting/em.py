@@ -20,7 +20,7 @@ import math
 
 import jax
 
-from klover.base.arrays import digamma, exact_products, iterate, logsumexp, namespace, over_blocks
+from klover.base.arrays import BLOCK, digamma, exact_products, iterate, logsumexp, namespace, over_blocks
 from klover.base.linalg import solve_positive
 from klover.base.shapes import PerComponent, PerDraw, Scalar, Weights
 from klover.fitting.sample import Sample
@@ -56,7 +56,7 @@ def responsibilities(mixture: Mixture, sample: Sample) -> tuple[PerComponent, Pe
         covered = log_density > -xp.inf
         return xp.exp(log_joint - xp.where(covered, log_density, 0.0)), log_density
 
-    blocks = over_blocks(of_block, distance.T, background)
+    blocks = over_blocks(of_block, distance.T, background, block=_block(distance))
     responsibility, log_density = (xp.concatenate(parts, axis=-1) for parts in zip(*blocks, strict=True))
     return responsibility, distance, log_density
 
@@ -121,6 +121,11 @@ def fit(
     return iterate(lambda now: step(now, sample, prior, strength, is_df_fitted=is_df_fitted), mixture, num_steps)
 
 
+def _block(distance: PerComponent) -> int:
+    """Return how many draws NumPy goes through at a time: more than usual where there are few components."""
+    return max(8 * BLOCK // distance.shape[0], BLOCK)
+
+
 def _fit_df(df: Weights, dim: int, weight: PerComponent, distance: PerComponent) -> Weights:
     r"""Solve :math:`\sum_s\omega_s\,\partial_\nu\log t_\nu(m_s)=0` near the present ν, between 1 and 200.
 
@@ -141,7 +146,7 @@ def _fit_df(df: Weights, dim: int, weight: PerComponent, distance: PerComponent)
             return xp.sum(weight.T * term, axis=1)
 
         constant = digamma((nu + dim) / 2) - digamma(nu / 2) - dim / nu
-        return nu**1.5 * (mass * constant + sum(over_blocks(tail, distance.T, weight.T)))
+        return nu**1.5 * (mass * constant + sum(over_blocks(tail, distance.T, weight.T, block=_block(distance))))
 
     def narrow(bracket):
         kept, kept_slope, last, last_slope = bracket

@@ -72,7 +72,7 @@ def choose(
     now = grow(generator, mixture, train.in_base(warp), rules)
     best, leader = mismatch(now, warp, test), warp
     for kind in kinds:
-        other = _fit(kind, train)
+        other = _fit(kind, train, warp)
         if other is None:
             continue
         found = mismatch(behind(family, other, train, rules), other, test)
@@ -83,13 +83,13 @@ def choose(
     if leader is warp:
         return fit(now, sample.in_base(warp), rules), warp
     # On all draws it may turn out that nothing leads.
-    new = _fit(leader.kind, sample) or leader
+    new = _fit(leader.kind, sample, leader) or leader
     return behind(family, new, sample, rules), new
 
 
-def _fit(kind: str, sample: Sample) -> Warp | None:
+def _fit(kind: str, sample: Sample, begun: Warp | None) -> Warp | None:
     """Fit a warp; None where there is none, or draws lie in a plane."""
     try:
-        return fit_warp(kind, sample.x, sample.weight)
+        return fit_warp(kind, sample.x, sample.weight, begun)
     except np.linalg.LinAlgError:
         return None

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from klover.fitting.sample import Sample
 from klover.mixtures.components import Components
 from klover.mixtures.mixture import Mixture
 from klover.mixtures.scale import Diagonal, Full, LowRank
@@ -14,13 +15,12 @@ from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.results import codec
 from klover.results.integrity import check_mixture, check_numbers, check_warp, expect, expect_array
 from klover.sampling.hamiltonian import Particles
-from klover.search.recall import Part
 from klover.targets.evaluator import COUNTS
 from klover.warps import warped
 
 VERSION = 1
 REMEDY = "delete it, and begin again."
-RECORDS = (Components, Diagonal, Full, LowRank, Mixture, Part, Particles, Pool, RoundInfo, Stage, State)
+RECORDS = (Components, Diagonal, Full, LowRank, Mixture, Particles, Pool, RoundInfo, Sample, Stage, State)
 RECORDS += warped.RECORDS
 
 
@@ -93,6 +93,12 @@ def _check(description: dict[str, Any]) -> None:
         num = len(particles.x)
         for name, shape in {"x": (num, dim), "log_p": (num,), "gradient": (num, dim)}.items():
             expect_array(name, getattr(particles, name), shape)
+    if state.chains is not None:
+        expect_array("chains", state.chains, (len(state.chains), dim))
+    if state.seen is not None:
+        num = len(state.seen.weight)
+        for name, shape in {"x": (num, dim), "weight": (num,), "log_p": (num,)}.items():
+            expect_array(name, getattr(state.seen, name), shape)
     pool, num = state.pool, sum(state.pool.sizes)
     for proposal in pool.proposals:
         check_mixture(proposal, dim)

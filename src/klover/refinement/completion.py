@@ -16,7 +16,7 @@ from klover.refinement.start import around
 from klover.refinement.state import Context, Stage, State
 from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
-from klover.search.recall import Part, recall, separate
+from klover.search.recall import Part, modes_of, recall
 from klover.targets.evaluator import Evaluator
 from klover.verdict.checks import Case, num_evaluations_of_checks
 from klover.warps.warped import unwarped
@@ -37,22 +37,30 @@ def look_for_missed(
     log_ratio: Float[np.ndarray, " draw"],
     is_thorough: bool,
 ) -> tuple[tuple[Part, ...], Searched]:
-    """Search for parts that draws miss; thoroughly, if that is cheap, where the search would miss what is known."""
-    evaluator, tuning = context.evaluator, context.tuning.missed
+    """Search for parts that draws miss.
 
-    def look(factor: float | int) -> tuple[list[Part], Searched]:
-        effort = Effort.of(tuning, factor, context.dim)
+    Thoroughly, if that is cheap, where the search would miss a mode that is known, and where several are known in more
+    dimensions than a usual search can cover: there may well be another, and it may be narrow.
+    """
+    evaluator, tuning = context.evaluator, context.tuning.missed
+    # Where it took particles, hills are no modes.
+    known = () if state.was_hard else modes_of(state.mixture, tuning.smallest_halo)
+
+    def look(effort: Effort) -> tuple[list[Part], Searched]:
         return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
 
+    if context.goal is None:
+        effort = Effort.of(tuning, _affordable(evaluator, tuning.num_starts))
+    else:
+        effort = Effort.thrifty(tuning, _thrifty_share(context, state, len(x), known), context.dim)
+    parts, searched = look(effort)
+    searched = _tested(context, state, searched, len(x), known)
+    is_doubtful = searched.recall < tuning.least_recall or (len(known) > 1 and context.dim > tuning.few_dims)
     is_cheap = _is_cheap(evaluator) and context.goal is None
-    usual = tuning.many if is_cheap and context.dim > tuning.few_dims else 1.0
-    least = None if context.goal is None else _thrifty_effort(context, state, len(x), log_ratio)
-    parts, searched = look(usual * _affordable(context) if least is None else least)
-    searched = _tested(context, state, searched, len(x), log_ratio)
-    if not parts and (is_thorough or (searched.recall < tuning.least_recall and is_cheap)):
-        parts, searched = look(tuning.thorough)
+    if not parts and (is_thorough or (is_doubtful and is_cheap)):
+        parts, searched = look(Effort.of(tuning, tuning.thorough))
         parts = parts or _return_from_outside(context, state, proposal, float(log_evidence(log_ratio)[0]))
-        searched = _tested(context, state, searched, len(x), log_ratio)
+        searched = _tested(context, state, searched, len(x), known)
     return tuple(parts), searched
 
 
@@ -63,7 +71,7 @@ def _is_cheap(evaluator: Evaluator) -> bool:
     return evaluator.num_affordable is None and evaluator.has_gradient and not is_foreign and is_small
 
 
-def _thrifty_effort(context: Context, state: State, num_draws: int, log_ratio: Float[np.ndarray, " draw"]) -> float:
+def _thrifty_share(context: Context, state: State, num_draws: int, known: tuple[Part, ...]) -> float:
     """Return the share of the usual effort that makes the search a quarter of all work, or finds what is known.
 
     Without gradients a slope costs as much as the values around a point.
@@ -77,28 +85,22 @@ def _thrifty_effort(context: Context, state: State, num_draws: int, log_ratio: F
 
     def is_unsure() -> bool:
         num_starts = max(int(share * tuning.num_starts / each), 1)
-        return _recall(context, state, num_starts, num_draws, log_ratio) < tuning.least_recall
+        return _recall(context, state, num_starts, num_draws, known) < tuning.least_recall
 
     while share < min(most, 1.0) and is_unsure():
         share *= 2
     return min(share, most, 1.0)
 
 
-def _tested(
-    context: Context, state: State, searched: Searched, num_draws: int, log_ratio: Float[np.ndarray, " draw"]
-) -> Searched:
+def _tested(context: Context, state: State, searched: Searched, num_draws: int, known: tuple[Part, ...]) -> Searched:
     """Test the search on the modes that are known."""
-    found = _recall(context, state, searched.num_starts_a_rung, num_draws, log_ratio)
+    found = _recall(context, state, searched.num_starts_a_rung, num_draws, known)
     return dataclasses.replace(searched, recall=found)
 
 
-def _recall(
-    context: Context, state: State, num_starts: int, num_draws: int, log_ratio: Float[np.ndarray, " draw"]
-) -> float:
-    """Return how surely known modes with mass would be found; 1 where there is but one, or particles found tops."""
-    smallest = log_evidence(log_ratio)[0] + np.log(context.tuning.missed.smallest_halo)
-    known = separate(state.mixture, tuple(part for part in state.parts if part.log_mass > smallest))
-    if state.was_hard or len(known) < 2:
+def _recall(context: Context, state: State, num_starts: int, num_draws: int, known: tuple[Part, ...]) -> float:
+    """Return how surely known modes would be found; 1 where there is but one."""
+    if len(known) < 2:
         return 1.0
     return recall(
         context.generator,
@@ -111,10 +113,10 @@ def _recall(
     )
 
 
-def _affordable(context: Context) -> float:
+def _affordable(evaluator: Evaluator, num_starts: int) -> float:
     """Return the share of the usual effort that the budget still pays for."""
-    num = context.evaluator.num_affordable
-    return 1.0 if num is None else min(num / (EVALUATIONS_OF_MISSED * context.tuning.missed.num_starts), 1.0)
+    num = evaluator.num_affordable
+    return 1.0 if num is None else min(num / (EVALUATIONS_OF_MISSED * num_starts), 1.0)
 
 
 def _return_from_outside(context: Context, state: State, proposal: Mixture, known: float) -> list[Part]:
@@ -164,7 +166,6 @@ def add_parts(context: Context, state: State, parts: tuple[Part, ...], known: fl
     return dataclasses.replace(
         state,
         mixture=join(state.mixture, around(context, parts), float(np.clip(mass / (1 + mass), *SHARES))),
-        parts=(*state.parts, *parts),
         stage=state.stage if state.stage is Stage.EXPLORE else Stage.POOL,
         best_ess=0.0,
         num_stale=0,

@@ -15,7 +15,6 @@ from klover.mixtures.algebra import mixture_of
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement.state import Context, Stage, State
-from klover.search.recall import Part
 from klover.warps.warp import Warp
 
 Points = Float[np.ndarray, "draw dim"]
@@ -49,7 +48,6 @@ def adopt(state: State, warp: Warp | None) -> State:
         mixture=moved(state.mixture, change),
         warp=warp,
         broad=moved(state.broad, change),
-        parts=tuple(_moved_part(part, change) for part in state.parts),
         stage=Stage.POOL if state.stage is Stage.EXPLORE else state.stage,
         was_hard=False,
         frontier=None,
@@ -67,10 +65,6 @@ def moved(mixture: Mixture, change: Callable[[Points], Points]) -> Mixture:
     location, covariance = (np.stack(each) for each in zip(*pairs, strict=True))
     df = np.asarray(components.df)
     return mixture_of(Family(components.tail), location, covariance, df, np.asarray(mixture.weights))
-
-
-def _moved_part(part: Part, change: Callable[[Points], Points]) -> Part:
-    return Part(*_moments(part.x, part.covariance, change), part.log_mass)
 
 
 def _moments(

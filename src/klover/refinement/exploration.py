@@ -16,6 +16,7 @@ from klover.fitting.growth import fit, grow
 from klover.fitting.sample import equal
 from klover.mixtures.algebra import inflate, join
 from klover.mixtures.mixture import Mixture
+from klover.refinement.chains import run_chains
 from klover.refinement.pool import Pool
 from klover.refinement.stages import Look
 from klover.refinement.state import Context, State
@@ -38,6 +39,8 @@ Seen = tuple[State, Particles | None, float]
 def look_around(context: Context, state: State, look: Look) -> Seen:
     """Move particles as the decision says."""
     tuning = context.tuning.exploration
+    if look is Look.CHAIN:
+        return run_chains(context, state), None, np.inf
     if look is Look.DESCEND:
         particles, mixture = descend(context, state.pool)
         return dataclasses.replace(state, mixture=mixture), particles, np.inf

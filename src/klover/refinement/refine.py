@@ -148,8 +148,7 @@ def refine(
     parsed, budget = Family.parse(family), check_budget(budget, 2)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     given = None if start is None else read_given(target, start, generator)
-    is_fixed = num_draws is not None or integrand is not None
-    goal = None if is_fixed else thrift.goal_of(min_ess, budget, target, tuning)
+    goal = thrift.goal_of(min_ess, budget, tuning)
     tuning = thrift.plan(tuning, goal, target.dim)
     reserve = frugality.reserve(budget, num_draws, tuning, 0 if goal is None else num_evaluations_of_checks(target.dim))
     evaluator = Evaluator(target, budget, reserve, goal is not None)

@@ -6,21 +6,23 @@ Particles look around if they are to (:mod:`klover.refinement.exploration`). If 
 is fitted to the pool, and to the particles, by :func:`klover.fitting.growth.grow`.
 """
 
+import contextlib
 import dataclasses
 
 import numpy as np
 
 from klover.fitting.growth import grow
-from klover.fitting.sample import equal
+from klover.fitting.sample import Sample, equal
 from klover.fitting.warping import choose
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, kish, log_evidence
 from klover.mixtures.algebra import inflate
+from klover.refinement.chains import follow_lead
 from klover.refinement.completion import look_before_exploring
 from klover.refinement.coordinates import adopt, in_base
 from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
-from klover.refinement.stages import Measurement, conclude, decide
+from klover.refinement.stages import Look, Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
 from klover.refinement.thrift import num_effective, num_missing
 from klover.sampling.hamiltonian import Particles
@@ -43,7 +45,8 @@ def take_round(context: Context, state: State) -> State:
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale
     )
-    with in_base(context, state) as inside:
+    # All draws are mapped only where they are looked at.
+    with contextlib.nullcontext(state) if plan.look is Look.NONE else in_base(context, state) as inside:
         seen, particles, drift = look_around(context, inside, plan.look)
     state = dataclasses.replace(seen, pool=state.pool)
     state = dataclasses.replace(state, history=(*state.history, _info(context, state, measured, drift)))
@@ -57,10 +60,10 @@ def take_round(context: Context, state: State) -> State:
             completed = look_before_exploring(context, inside)
         if completed is not inside:
             return dataclasses.replace(completed, pool=state.pool)
-    has_found = stage is not plan.stage or plan.stage is Stage.DESCEND
+    has_found = stage is not plan.stage or plan.stage in (Stage.CHAIN, Stage.DESCEND)
     num_blind = len(state.pool.sizes) if has_found else state.num_blind
     state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage, num_blind=num_blind)
-    return state if state.is_done else _fit(context, state, particles)
+    return state if state.is_done else _fit(context, follow_lead(context, state), particles)
 
 
 def _measure(context: Context, state: State) -> tuple[State, Measurement]:
@@ -117,8 +120,9 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
         ess = float(kish(state.pool.weight(fewest)))
         groups = (particles, *state.archive)
         x, log_p = (np.concatenate([getattr(group, name) for group in groups]) for name in ("x", "log_p"))
-        share = max(len(x) / (len(x) + ess), context.tuning.exploration.particle_share)
-        sample = sample.join(equal(x, log_p).from_base(state.warp), share)
+        sample = _joined(context, sample, equal(x, log_p).from_base(state.warp), ess)
+    elif state.seen is not None:
+        sample = _joined(context, sample, state.seen, state.pool.ess)
     if is_warped and sample.ess >= rounds.tempered_draws * (context.dim + 1):
         # Once there is a warp its kind seldom changes, and to fit the others takes most of the time.
         is_settled = state.warp is not None and len(state.history) % EVERY_KIND > 0
@@ -129,11 +133,16 @@ def _fit(context: Context, state: State, particles: Particles | None) -> State:
     return dataclasses.replace(state, mixture=mixture)
 
 
+def _joined(context: Context, sample: Sample, particles: Sample, ess: float) -> Sample:
+    """Fit to particles beside the pool, however many effective draws this has: of what it misses it knows nothing."""
+    share = len(particles) / (len(particles) + ess)
+    return sample.join(particles, max(share, context.tuning.exploration.particle_share))
+
+
 def _is_warped(context: Context, state: State) -> bool:
     """Whether a warp is worth trying: the mixture has had its chance, or is behind one already."""
     rounds = context.tuning.rounds
-    # In few dimensions many components follow any shape.
-    is_possible = rounds.tiled_dim < context.dim <= context.tuning.search.full_dim
-    is_possible = is_possible and context.family.covariance == "full"
     is_poor = len(state.history) >= rounds.unwarped and state.history[-1].ess_share < rounds.fair_ess
-    return is_possible and (is_poor or state.warp is not None)
+    # In few dimensions many components follow any shape: there, a warp is for what would have to be explored.
+    is_poor = is_poor and (context.dim > rounds.tiled_dim or state.stage is Stage.EXPLORE)
+    return context.can_warp and (is_poor or state.stage is Stage.CHAIN or state.warp is not None)

@@ -6,7 +6,10 @@ stage    goes on when                        to       what the stage does
 begin    draws are effective enough to fit   pool     the first round of all
 begin    otherwise                           temper
 temper   they are                            pool     fit to tempered weights
-temper   tempering no longer helps           descend
+temper   tempering no longer helps           chain,   descend where there are no chains; a search that ends in a neck
+                                             descend  begins with chains
+chain    draws are effective enough, after   pool     fit to what chains see in a window, beside the pool
+         two windows, or after eight
 descend  always                              pool     particles carry the first draws to the target, once
 pool     particles found something new, or   explore  fit to the pool alone; when its draws are good, particles take a
          rounds no longer get better, with            last look
@@ -35,6 +38,8 @@ STEADY_ERRORS = 2.0
 """Standard errors within which the evidences of rounds agree."""
 FEWEST_OF_A_TREND = 4
 """Rounds that show one."""
+FEWEST_WINDOWS = 2
+"""Of chains: the first comes from far away."""
 SMALLEST_RISE = 0.02
 """Nats over these rounds that are worth more work."""
 
@@ -43,6 +48,7 @@ class Look(enum.Enum):
     """How particles look around in a round."""
 
     NONE = "none"
+    CHAIN = "chain"
     DESCEND = "descend"
     EXPLORE = "explore"
     LAST = "last"
@@ -73,7 +79,6 @@ class Plan:
     look: Look
     is_beyond: bool
     is_warped: bool = False
-    is_led: bool = False
     is_thrifty: bool = False
 
 
@@ -94,12 +99,14 @@ def decide(measured: Measurement, state: State, dim: int, tuning: Tuning, goal: 
     look = Look.NONE
     if stage is Stage.DESCEND and not is_beyond:
         look = Look.DESCEND
+    elif stage is Stage.CHAIN:
+        look = Look.CHAIN
     elif stage is Stage.EXPLORE:
         look = Look.EXPLORE
     elif stage is Stage.POOL and could_stop:
         is_long = was_hard and state.warp is None and dim <= rounds.explored_dim and goal is None
         look = Look.LONG_LAST if is_long else Look.LAST
-    kind = state.warp is not None, _is_led(state), goal is not None
+    kind = state.warp is not None, goal is not None
     return Plan(stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond, *kind)
 
 
@@ -110,7 +117,7 @@ def conclude(
     rounds, last = tuning.rounds, history[-1]
     has_found = last.drift > tuning.answer.largest_drift
     is_settled = last.drift < tuning.answer.largest_drift
-    is_doubtful = plan.was_hard or plan.is_led or last.ess_share < rounds.fair_ess
+    is_doubtful = plan.was_hard or plan.is_warped or last.ess_share < rounds.fair_ess
     is_steady = not is_doubtful or _is_steady(plan.stage, history, discovered, tuning)
     patience = 1 if last.pareto_k > rounds.bad_pareto_k else rounds.patience
     is_tried = len(history) >= rounds.unwarped + rounds.patience
@@ -119,22 +126,27 @@ def conclude(
     enough = rounds.least_ess if plan.is_thrifty else enough
     is_stuck = is_tried and plan.num_stale >= patience and not plan.could_stop and plan.best_ess < enough
     goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
-    return plan.could_stop and is_settled and is_steady, Stage.EXPLORE if goes_out else plan.stage
+    # Where nothing is explored, nothing but chance would change what has not changed for so long.
+    is_lost = dim > rounds.explored_dim and plan.num_stale >= rounds.trend_rounds and not plan.could_stop
+    is_good = plan.could_stop and is_settled and is_steady
+    return is_good or is_lost, Stage.EXPLORE if goes_out else plan.stage
 
 
 def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, tuning: Tuning) -> Stage:
     """Go on from a stage that has served its purpose."""
     stage, rounds = state.stage, tuning.rounds
-    if measured.ess_share == 0 and stage is not Stage.DESCEND:
+    if measured.ess_share == 0 and stage not in (Stage.CHAIN, Stage.DESCEND):
         return Stage.POOL if stage is Stage.BEGIN else stage
     enough = num_parameters(dim)
     is_begun = measured.ess_share >= rounds.begun_ess or measured.pool_ess >= rounds.begun_pool * enough
     is_stalled = num_stale >= rounds.patience and measured.pool_ess < dim + 1
+    is_over = state.num_windows >= tuning.exploration.most_windows
     transitions = (
         (Stage.BEGIN, is_begun, Stage.POOL),
         (Stage.BEGIN, True, Stage.TEMPER),
         (Stage.TEMPER, is_begun, Stage.POOL),
-        (Stage.TEMPER, is_stalled, Stage.DESCEND),
+        (Stage.TEMPER, is_stalled, Stage.CHAIN if state.can_chain else Stage.DESCEND),
+        (Stage.CHAIN, (is_begun and state.num_windows >= FEWEST_WINDOWS) or is_over, Stage.POOL),
         (Stage.DESCEND, True, Stage.POOL),
     )
     return next((to for here, holds, to in transitions if here is stage and holds), stage)
@@ -158,7 +170,7 @@ def _is_enough(measured: Measurement, state: State, goal: int, tuning: Tuning) -
 
 
 def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[float, ...], tuning: Tuning) -> bool:
-    """Whether the evidence of the last rounds agrees, and the last journeys found nothing new."""
+    """Whether evidence and ESS of the last rounds agree, and the last journeys found nothing new."""
     last = history[-tuning.rounds.steady_rounds :]
     if len(last) < tuning.rounds.steady_rounds:
         return False
@@ -166,16 +178,15 @@ def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[f
         return False
     if _is_rising(history[-tuning.rounds.trend_rounds :]):
         return False
+    shares = [info.ess_share for info in last]
+    # Proposals differ little by now: a round with far fewer effective draws has met what the others have not.
+    if min(shares) < tuning.answer.fallen_ess * max(shares):
+        return False
     now = last[-1]
     return all(
         abs(info.log_evidence - now.log_evidence) < STEADY_ERRORS * np.hypot(info.log_evidence_se, now.log_evidence_se)
         for info in last
     )
-
-
-def _is_led(state: State) -> bool:
-    """Whether the warp has leads: along them a neck may go on, further than the rounds have seen."""
-    return state.warp is not None and state.warp.num_leads > 0
 
 
 def _is_rising(history: tuple[RoundInfo, ...]) -> bool:

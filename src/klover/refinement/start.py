@@ -16,7 +16,7 @@ from klover.mixtures.algebra import box_variance, join, mixture_of
 from klover.mixtures.mixture import Mixture
 from klover.refinement.coordinates import adopt
 from klover.refinement.pool import Pool
-from klover.refinement.state import Context, State
+from klover.refinement.state import Context, Stage, State
 from klover.search.climb import ValueAndGradient
 from klover.search.curvature import log_determinant
 from klover.search.modes import Modes, find_modes
@@ -47,6 +47,7 @@ def from_target(context: Context) -> State:
     state = State(broad, broad, Pool.empty(context.dim))
     if not context.evaluator.has_gradient and context.goal is None:
         return state
+    state = dataclasses.replace(state, can_chain=context.can_warp and context.dim > context.tuning.rounds.tiled_dim)
     tuning = context.tuning
     search = tuning.search
     if context.goal is not None:
@@ -59,11 +60,14 @@ def from_target(context: Context) -> State:
     except BudgetExhausted:
         return dataclasses.replace(state, was_hard=True)
     state = dataclasses.replace(state, was_hard=not modes.is_settled(search))
+    if state.can_chain and modes.is_neck:
+        # Its tops are where the posterior is not.
+        return dataclasses.replace(state, stage=Stage.CHAIN)
     if len(modes.x) == 0:
         return state
     parts = parts_of(modes)
     share = tuning.start.broad_share if context.region.box is None else tuning.start.box_share
-    return dataclasses.replace(state, parts=parts, mixture=join(around(context, parts), broad, share))
+    return dataclasses.replace(state, mixture=join(around(context, parts), broad, share))
 
 
 def _slopes(context: Context) -> ValueAndGradient | None:

@@ -5,13 +5,14 @@ import enum
 
 import numpy as np
 
+from klover.base.shapes import Float
 from klover.fitting.growth import Rules
+from klover.fitting.sample import Sample
 from klover.fitting.splits import num_parameters
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.refinement.pool import Pool
 from klover.sampling.hamiltonian import Particles
-from klover.search.recall import Part
 from klover.search.region import Region
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Tuning
@@ -23,6 +24,7 @@ class Stage(enum.Enum):
 
     BEGIN = "begin"
     TEMPER = "temper"
+    CHAIN = "chain"
     DESCEND = "descend"
     POOL = "pool"
     EXPLORE = "explore"
@@ -113,6 +115,11 @@ class Context:
         return self.dim <= self.tuning.rounds.explored_dim
 
     @property
+    def can_warp(self) -> bool:
+        """Whether there are warps: one coordinate has nobody to depend on, of very many there are too few draws."""
+        return 1 < self.dim <= self.tuning.search.full_dim and self.family.covariance == "full"
+
+    @property
     def can_escalate(self) -> bool:
         """Whether particles may take over where weights fail (:mod:`klover.refinement.escalation`)."""
         return self.evaluator.has_gradient and not self.is_explored
@@ -144,10 +151,14 @@ class State:
         Mass that the last two journeys from outside found where the proposal is all but absent.
     most_invalid
         NaN, +inf and draws of the round that had most of them, the first excepted: its draws go far out.
+    is_followed
+        Whether there were draws along the lead of a warp.
+    can_chain
+        Whether chains, and not particles through temperatures, help where weights fail.
+    chains, seen, num_windows
+        Where the chains are, and what they have seen, in the user's coordinates; how many windows they have moved for.
     best_ess, num_stale
         Largest share of effective draws so far, and rounds since it grew.
-    parts
-        Modes that the first search has found, and parts that later ones have added.
     num_returns
         How often the work went on after an answer that was not good enough.
     num_blind
@@ -169,9 +180,13 @@ class State:
     archive: tuple[Particles, ...] = ()
     discovered: tuple[float, ...] = (1.0, 1.0)
     most_invalid: tuple[int, int, int] = (0, 0, 1)
+    can_chain: bool = False
+    chains: Float[np.ndarray, "chain dim"] | None = None
+    seen: Sample | None = None
+    num_windows: int = 0
+    is_followed: bool = False
     best_ess: float = 0.0
     num_stale: int = 0
-    parts: tuple[Part, ...] = ()
     num_returns: int = 0
     num_blind: int = 0
     is_done: bool = False

@@ -14,9 +14,7 @@ fitted to, which made log evidences too low by two standard errors in 18 dimensi
 and a round whose own tail is too heavy does not count; k̂ of the answer is that of the pool's own weights, which have
 one distribution: in the ratios of several rounds it would see steps, not tails.
 
-There is a goal where the user gives one (``min_ess``), where a budget is too small for the usual rounds, and where one
-evaluation makes an array of 2¹⁸ numbers, so that it takes about a millisecond. No clock decides: the same key
-leads to the same draws on any machine.
+There is a goal where the user gives one (``min_ess``), and nowhere else.
 """
 
 import dataclasses
@@ -32,28 +30,20 @@ from klover.refinement.frugality import num_final_draws
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, Stage, State
 from klover.targets.budget import Budget
-from klover.targets.target import Target
 from klover.tuning import Tuning
 from klover.warps.warped import behind
 
-EXPENSIVE_SIZE = 2**18
-"""Numbers in the largest array of an evaluation that takes about a millisecond."""
-EXPENSIVE_GOAL = 400
-"""Effective draws to aim at there, if the user does not say how many."""
 EVALUATIONS_OF_EFFECTIVE = 5
 """Of a budget, for each effective draw: half of them draws, the rest for searches and checks."""
 FEWEST_DRAWS, DRAWS_OF_DIMENSION = 64, 4
 """Of a first round, at all and for each dimension."""
 
 
-def goal_of(min_ess: int | None, budget: Budget, target: Target, tuning: Tuning) -> int | None:
-    """Return how many effective draws to aim at with as few evaluations as possible; None if those are cheap."""
-    answer, goal = tuning.answer, min_ess
-    if goal is None and target.largest_intermediate >= EXPENSIVE_SIZE:
-        goal = EXPENSIVE_GOAL
-    if isinstance(budget, int) and budget < EVALUATIONS_OF_EFFECTIVE * (goal or answer.wanted_ess):
-        goal = max(budget // EVALUATIONS_OF_EFFECTIVE, answer.fewest_effective)
-    return goal
+def goal_of(min_ess: int | None, budget: Budget, tuning: Tuning) -> int | None:
+    """Return how many effective draws to aim at: what the user asks for, or fewer if the budget pays for fewer."""
+    if min_ess is None or not isinstance(budget, int):
+        return min_ess
+    return min(min_ess, max(budget // EVALUATIONS_OF_EFFECTIVE, tuning.answer.fewest_effective))
 
 
 def plan(tuning: Tuning, goal: int | None, dim: int) -> Tuning:

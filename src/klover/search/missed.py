@@ -37,7 +37,7 @@ SAME_TOP = 0.1
 class Effort:
     """How hard to look: starts and climbs on each rung, climbs from heavy draws, draws of the ladder.
 
-    Less than the usual effort looks at heavy draws before it climbs from them, as at all other starts.
+    A thrifty one looks at heavy draws before it climbs from them, as at all other starts.
     """
 
     num_starts: int
@@ -47,16 +47,23 @@ class Effort:
     is_screened: bool = False
 
     @classmethod
-    def of(cls, tuning: Missed, factor: float | int = 1, dim: int = 1) -> "Effort":
-        """Return the usual effort, or one so many times as large; in more dimensions scales are harder to see."""
-        root, fewest = factor**0.5, min(FEWEST_RADIAL * (1 + dim), tuning.num_radial)
+    def of(cls, tuning: Missed, factor: float | int = 1) -> "Effort":
+        """Return the usual effort, or one that is so many times as large."""
+        root = factor**0.5
         return cls(
             max(round(factor * tuning.num_starts), 1),
             max(round(root * tuning.num_climbs), 1),
-            max(round(min(root, 1.0) * tuning.num_heavy), 1),
-            max(round(min(root, factor) * tuning.num_radial), fewest),
-            factor < 1,
+            tuning.num_heavy,
+            max(round(root * tuning.num_radial), 2),
         )
+
+    @classmethod
+    def thrifty(cls, tuning: Missed, share: float, dim: int) -> "Effort":
+        """Return a share of the usual effort; in more dimensions scales are harder to see."""
+        usual, fewest = cls.of(tuning, share), min(FEWEST_RADIAL * (1 + dim), tuning.num_radial)
+        num_heavy = max(round(share**0.5 * tuning.num_heavy), 1)
+        num_radial = max(round(share * tuning.num_radial), fewest)
+        return dataclasses.replace(usual, num_heavy=num_heavy, num_radial=num_radial, is_screened=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,8 @@ NEWTON_GAIN = 0.01
 """A Newton step that promises less, in nats, is not taken."""
 LONG = 20
 """Steps of a climb; in whitened coordinates a concave log density takes ten."""
+RISING_TOPS, RISING_GAIN = 4, 1.0
+"""Tops of a neck that are enough of them, and nats that the last Newton step to each has gained."""
 NEGLIGIBLE = 10.0
 """Nats for each dimension, and for five more, below the highest top: lower ones hold nothing, were they e¹⁰ as wide."""
 NEGLIGIBLE_THRIFTY = 2.0
@@ -39,12 +41,16 @@ Whitening = tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim dim"]]
 
 @dataclasses.dataclass(frozen=True)
 class Modes:
-    """Distinct tops, the covariance that the curvature suggests at each, and how many starts ended there."""
+    """Distinct tops, the covariance that the curvature suggests at each, and how many starts ended there.
+
+    ``num_rising`` of them are none: neither a climb nor Newton's method came to an end.
+    """
 
     x: Float[np.ndarray, "mode dim"]
     log_p: Float[np.ndarray, " mode"]
     covariance: Float[np.ndarray, "mode dim *dim"]
     count: Int[np.ndarray, " mode"]
+    num_rising: int = 0
 
     @classmethod
     def none(cls, dim: int, is_full: bool) -> "Modes":
@@ -62,6 +68,11 @@ class Modes:
         num = self.count.sum()
         return bool(num >= ENDLESS_BATCHES * tuning.num_starts and (self.count == 1).sum() > ENDLESS_SHARE * num)
 
+    @property
+    def is_neck(self) -> bool:
+        """Whether the first tops are all different, and the density rises beyond each of them."""
+        return bool(self.num_rising >= RISING_TOPS and self.num_rising == self.count.sum())
+
     def index(self, x: Float[np.ndarray, " dim"], log_p: float) -> int | None:
         """Find the mode that a top belongs to, by its distance in the metric of the mode and by its height."""
         # A climb ends within a fraction of a nat of the top, the further from it the more dimensions there are.
@@ -72,13 +83,16 @@ class Modes:
                 return which
         return None
 
-    def add(self, x: Float[np.ndarray, " dim"], log_p: float, shape: Float[np.ndarray, "dim *dim"]) -> "Modes":
+    def add(
+        self, x: Float[np.ndarray, " dim"], log_p: float, shape: Float[np.ndarray, "dim *dim"], is_rising: bool = False
+    ) -> "Modes":
         """Return the modes with one more, which one start has found."""
         return Modes(
             np.concatenate([self.x, x[None]]),
             np.append(self.log_p, log_p),
             np.concatenate([self.covariance, shape[None]]),
             np.append(self.count, 1),
+            self.num_rising + is_rising,
         )
 
     def found_again(self, which: int) -> "Modes":
@@ -121,6 +135,8 @@ def find_modes(
         for place in np.argsort(-heights, kind="stable"):
             if values[place] > highest - (NEGLIGIBLE_THRIFTY if is_thrifty else NEGLIGIBLE) * (dim + 5):
                 modes = _with_top(function, region, modes, tops[place], float(values[place]), most, tuning)
+            if modes.is_neck:
+                return modes
         is_long = is_thrifty and evaluator.num_evaluations - spent > LONG * len(starts) * cost
         if is_thrifty and (len(modes.count) > 1 or is_long):
             tuning = dataclasses.replace(tuning, num_starts=max(tuning.num_starts, Search().num_starts))
@@ -170,36 +186,41 @@ def _with_top(
     tuning: Search,
 ) -> Modes:
     """Count a top with its mode, or add it to the modes if there is room."""
-    known = modes.index(top, value)
+    known, is_rising = modes.index(top, value), False
     if known is None and len(top) <= tuning.full_dim:
-        top, value = settle(function, top, value)
+        top, value, is_rising = settle(function, top, value)
         known = modes.index(top, value)
     if known is not None:
         return modes.found_again(known)
     if len(modes.count) >= most:
         return modes
-    return modes.add(top, value, local_covariance(function, top, region.ceiling(top), tuning))
+    shape = local_covariance(function, top, region.ceiling(top), tuning)
+    return modes.add(top, value, shape, is_rising)
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def settle(
     function: ValueAndGradient, x: Float[np.ndarray, " dim"], value: float
-) -> tuple[Float[np.ndarray, " dim"], float]:
+) -> tuple[Float[np.ndarray, " dim"], float, bool]:
     """Take Newton steps from where a climb has ended, until the next one could gain next to nothing.
+
+    Return the top, its height, and whether the density was rising still when the steps came to an end.
 
     A climb ends where a step gains little. On unscaled data that can be far below the top, and Newton's method, which
     does not depend on scales, goes on.
     """
     _, gradient = (leaf[0] for leaf in function(x[None]))
+    gain = 0.0
     for _ in range(MOST_NEWTON_STEPS):
         scale, values, vectors = scaled_eigen(precision(function, x), SMALLEST_PRECISION)
         step = vectors @ (vectors.T @ (gradient / scale) / values) / scale
         if not 0.5 * gradient @ step > NEWTON_GAIN:
-            break
+            return x, value, False
         trials = x + LENGTHS[:, None] * step
         values, gradients = function(trials)
         best = int(np.argmax(values))
         if not values[best] > value:
             break
+        gain = float(values[best]) - value
         x, value, gradient = trials[best], float(values[best]), gradients[best]
-    return x, value
+    return x, value, gain > RISING_GAIN

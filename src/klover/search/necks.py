@@ -90,8 +90,8 @@ def _log_masses(
     others = np.flatnonzero(step == 0)
     z, found = np.zeros(len(others)), []
     for radius in (0.0, *RADII):
-        function = _restricted(evaluator, centre + radius * step, scale, others)
-        z, log_mass = _laplace(function, z)
+        function = restricted(evaluator, centre + radius * step, scale, others)
+        z, log_mass, _ = laplace(function, z)
         if log_mass is None:
             break
         found.append(log_mass)
@@ -100,7 +100,7 @@ def _log_masses(
     return found
 
 
-def _restricted(
+def restricted(
     evaluator: Evaluator,
     origin: Float[np.ndarray, " dim"],
     scale: Float[np.ndarray, " dim"],
@@ -117,23 +117,27 @@ def _restricted(
     return function
 
 
-def _laplace(
+def laplace(
     function: ValueAndGradient, z: Float[np.ndarray, " other"]
-) -> tuple[Float[np.ndarray, " other"], float | None]:
-    """Climb by Newton's method; return the top and the log mass around it, None where that cannot be told."""
+) -> tuple[Float[np.ndarray, " other"], float | None, Float[np.ndarray, "other other"]]:
+    """Climb by Newton's method; return the top, the log mass around it, None where that cannot be told, and its root.
+
+    That is the Cholesky factor of the precision; the log mass is without the constant that all distances share.
+    """
+    root = np.eye(len(z))
     for _ in range(MOST_STEPS):
         value, gradient = function(z[None])
         try:
             root = np.linalg.cholesky(precision(function, z))
         except np.linalg.LinAlgError:
-            return z, None
+            return z, None, root
         white = np.linalg.solve(root, gradient[0])
         gain = 0.5 * white @ white
         if gain < TOLERANCE:
             log_mass = value[0] + gain - np.log(np.diagonal(root)).sum()
-            return z, float(log_mass) if np.isfinite(log_mass) else None
+            return z, float(log_mass) if np.isfinite(log_mass) else None, root
         z = z + np.linalg.solve(root.T, white)
-    return z, None
+    return z, None, root
 
 
 def _is_endless(log_masses: list[float]) -> bool:

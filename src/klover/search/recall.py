@@ -2,48 +2,75 @@ r"""The search, tested on the modes that are known: whether it would have found 
 
 Where several modes are known, the search can be tested on them. Each in turn is taken out of the mixture, starts are
 drawn from what is left as the search draws them, and those are counted that fall where the left-out mode is the highest
-(each mode a Normal with its Laplace mass). With h such starts on average the search finds it with probability
+(each mode a Normal with its mass). With h such starts on average the search finds it with probability
 :math:`1-e^{-h}`. If that is small for one of the known modes, which was then found by luck, there may be others like
 it. Nothing is evaluated but Normals.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 
-from klover.base.shapes import Float, Int
+from klover.base.shapes import Bool, Float, Int
 from klover.mixtures.algebra import mixture_of, take
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
+from klover.mixtures.scale import Diagonal
 from klover.search.region import Region
 from klover.search.starts import draw_rungs
 
 STEPS = np.linspace(0.0, 1.0, 9)
 SMALLEST_DIP = 1.0
-"""Nats between two modes; skewed and stepped hills have many tops."""
+"""Nats between two modes; skewed hills have many components."""
 MOST_PARTS = 12
 """The test is made with the modes of least mass, if there are more: they are the hardest to find."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of the target: where it is, its covariance (or variances, in many dimensions), its log mass by Laplace."""
+    """A part of the target: where it is, its covariance (or variances, in many dimensions), its log mass."""
 
     x: Float[np.ndarray, " dim"]
     covariance: Float[np.ndarray, "dim *dim"]
     log_mass: float
 
 
-def separate(mixture: Mixture, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Return the parts, the largest of those that lie on one hill: between them the mixture does not dip by a nat."""
-    kept: list[Part] = []
-    for part in sorted(parts, key=lambda part: -part.log_mass):
-        ways = [part.x + step * (other.x - part.x) for other in kept for step in STEPS]
-        along = np.reshape(mixture.log_prob(np.reshape(ways, (-1, mixture.dim))), (len(kept), len(STEPS)))
-        ends = np.minimum(along[:, 0], along[:, -1])
-        if np.all(along.min(axis=1) < ends - SMALLEST_DIP):
-            kept.append(part)
-    return tuple(kept)
+def modes_of(mixture: Mixture, least_share: float) -> tuple[Part, ...]:
+    """Return the hills of a mixture, the heaviest first, that have at least this share of its mass.
+
+    Components between which it does not dip by a nat are on one hill, and so are those that others connect: the
+    components along a ridge are one mode. Its place and covariance are those of the heaviest component on it.
+    """
+    weights, location = np.asarray(mixture.weights), np.asarray(mixture.components.location)
+    spread = mixture.components.spread
+    shapes = spread.variance() if isinstance(spread, Diagonal) else spread.covariance()
+    hill = _connected(_is_linked(mixture, location))
+    parts = []
+    for place in np.unique(hill):
+        members = np.flatnonzero(hill == place)
+        lead, share = members[np.argmax(weights[members])], weights[members].sum()
+        if share >= least_share:
+            parts.append(Part(location[lead], np.asarray(shapes[lead]), float(np.log(share))))
+    return tuple(sorted(parts, key=lambda part: -part.log_mass))
+
+
+def _is_linked(mixture: Mixture, location: Float[np.ndarray, "component dim"]) -> Bool[np.ndarray, "component other"]:
+    """Return between which components the mixture does not dip."""
+    one, other = np.triu_indices(len(location), 1)
+    ways = location[one, None] + STEPS[:, None] * (location[other] - location[one])[:, None]
+    along = np.reshape(mixture.log_prob(ways.reshape(-1, mixture.dim)), (len(one), len(STEPS)))
+    linked = np.eye(len(location), dtype=bool)
+    linked[one, other] = along.min(axis=1) >= np.minimum(along[:, 0], along[:, -1]) - SMALLEST_DIP
+    return linked | linked.T
+
+
+def _connected(linked: Bool[np.ndarray, "component other"]) -> Int[np.ndarray, " component"]:
+    """Return the group of every component, in which links connect all: the number of its first."""
+    group = np.arange(len(linked))
+    for _ in group:
+        group = np.where(linked, group, len(group)).min(axis=1)
+    return group
 
 
 def recall(
@@ -77,7 +104,7 @@ def recall(
         starts = draw_rungs(generator, region, rest, prior, num_starts).reshape(-1, mixture.dim)
         starts = np.concatenate([starts, rest.draw(generator, num_draws)])
         hits.append(_count(normals, parts, starts, int(which)))
-    return float(-np.expm1(-min(hits))) if hits else 1.0
+    return 1 - math.exp(-min(hits)) if hits else 1.0
 
 
 def _normals(parts: tuple[Part, ...]) -> Mixture:

@@ -12,7 +12,7 @@ import numpy as np
 from klover.base.linalg import cholesky, moments
 from klover.base.shapes import AnyArray, AnyPoints, Float, PerDraw, PerPoint, Point, Points, record
 
-NUM_STEPS = 20
+NUM_STEPS, FEW_STEPS = 20, 5
 TOLERANCE = 1e-4
 LIMIT = 6.0
 """Standard deviations at which draws are cut while a rotation is sought."""
@@ -51,14 +51,14 @@ def decorrelate(x: Points, weight: PerDraw) -> Linear:
     return Linear.of(mean, np.linalg.inv(cholesky(covariance)))
 
 
-def separate(x: Points, weight: PerDraw) -> Linear:
-    """Whiten, and rotate to coordinates that are as independent as can be."""
+def separate(x: Points, weight: PerDraw, begun: Linear | None = None) -> Linear:
+    """Whiten, and rotate to coordinates that are as independent as can be; from a warp that is near, in few steps."""
     mean, covariance = moments(x, weight)
     values, vectors = np.linalg.eigh(covariance)
     whiten = (vectors / np.sqrt(np.maximum(values, 1e-12 * values[-1]))) @ vectors.T
     v = np.clip((x - mean) @ whiten.T, -LIMIT, LIMIT)
-    rotation = np.eye(x.shape[1])
-    for _ in range(NUM_STEPS):
+    rotation = np.eye(x.shape[1]) if begun is None else _orthonormal(begun.matrix @ covariance @ whiten)
+    for _ in range(NUM_STEPS if begun is None else FEW_STEPS):
         u = v @ rotation.T
         score, slope = _scores(u, weight)
         moved = _orthonormal((weight[:, None] * score).T @ v - slope[:, None] * rotation)
@@ -76,9 +76,13 @@ def _scores(u: Points, weight: PerDraw) -> tuple[Points, Point]:
     functions = u, flat, u * size / LIMIT, u**2 / LIMIT - 1 / LIMIT, bump
     slopes = np.ones_like(u), 1 - flat**2, 2 * size / LIMIT, 2 * u / LIMIT, -u * bump
     mean_slopes = np.stack([weight @ slope for slope in slopes], -1)
-    products = np.stack([np.stack([weight @ (one * two) for one in functions], -1) for two in functions], -1)
+    products = np.empty((u.shape[1], len(functions), len(functions)))
+    for i, one in enumerate(functions):
+        weighted = weight[:, None] * one
+        for j, two in enumerate(functions[: i + 1]):
+            products[:, i, j] = products[:, j, i] = np.einsum("sj,sj->j", weighted, two)
     coefficients = np.linalg.solve(products + 1e-6 * np.eye(len(functions)), mean_slopes[..., None])[..., 0]
-    score = np.einsum("ksj,jk->sj", np.stack(functions), coefficients)
+    score = np.sum([function * each for function, each in zip(functions, coefficients.T, strict=True)], axis=0)
     return score, (mean_slopes * coefficients).sum(-1)
 
 

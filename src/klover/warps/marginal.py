@@ -23,6 +23,8 @@ from klover.base.shapes import AnyArray, AnyPoints, Float, PerDraw, PerPoint, Po
 FEWEST_BEYOND = 8.0
 """Effective draws beyond the last knot."""
 FEWEST_KNOTS, MOST_KNOTS = 4, 10
+NUM_CELLS = 32
+"""Between two knots, in which draws are put together."""
 NUM_STEPS, MOST_HALVINGS, TOLERANCE = 20, 12, 1e-9
 SMALLEST_SLOPE = 1e-3
 """Relative to that of a Normal with the draws' standard deviation."""
@@ -45,68 +47,47 @@ class Marginal:
     def to_base(self, y: AnyPoints) -> tuple[AnyPoints, PerPoint]:
         """Return z = g(y), and the log determinant of its derivative."""
         xp = namespace(y, self.knot)
-        slot = _slot(xp, y, self.knot)
-        start, value, slope, bend, width = self._piece(xp, slot)
-        step = xp.clip(y - start, 0.0, width)
-        inside = value + step * (slope + 0.5 * bend * step)
-        beyond = y - xp.clip(y, self.knot[:, 0], self.knot[:, -1])
-        end_value, end_slope = self._end(xp, beyond)
-        root = xp.sqrt(end_value**2 + 2 * xp.abs(end_value) * end_slope * xp.abs(beyond))
-        z = xp.where(beyond == 0, inside, xp.sign(end_value) * root)
-        log_slope = xp.where(
-            beyond == 0, xp.log(slope + bend * step), xp.log(xp.abs(end_value) * end_slope) - xp.log(root)
-        )
-        return z, log_slope.sum(-1)
+        inside = xp.clip(y, self.knot[:, 0], self.knot[:, -1])
+        start, value, slope, bend = self._piece(xp, inside, self.knot)
+        step, beyond = inside - start, y - inside
+        value, slope = value + step * (slope + 0.5 * bend * step), slope + bend * step
+        fall = xp.sqrt(1 + 2 * slope * xp.abs(beyond) / xp.maximum(xp.abs(value), SMALLEST_END))
+        return value + 2 * slope * beyond / (1 + fall), xp.log(slope / fall).sum(-1)
 
     def from_base(self, z: AnyPoints) -> tuple[AnyPoints, PerPoint]:
         """Return y with g(y) = z, and the log determinant of its derivative."""
-        xp = namespace(z, self.knot)
-        slot = _slot(xp, z, self.value)
-        start, value, slope, bend, _ = self._piece(xp, slot)
-        rise = xp.clip(z, self.value[:, 0], self.value[:, -1]) - value
-        # The root of a parabola, written so that a small bend is harmless.
-        local = xp.sqrt(xp.maximum(slope**2 + 2 * bend * rise, 0.0))
-        inside = start + 2 * rise / (slope + local)
-        is_beyond = (z < self.value[:, 0]) | (z > self.value[:, -1])
-        end_value, end_slope = self._end(xp, z)
-        far = (z**2 - end_value**2) / (2 * xp.abs(end_value) * end_slope)
-        end = xp.where(z < 0, self.knot[:, 0], self.knot[:, -1])
-        y = xp.where(is_beyond, end + xp.sign(z) * far, inside)
-        safe = xp.where(is_beyond, xp.abs(z), 1.0)
-        log_slope = xp.where(is_beyond, xp.log(xp.abs(end_value) * end_slope) - xp.log(safe), xp.log(local))
-        return y, -log_slope.sum(-1)
+        inside, slope, _, beyond, fall = self._way_back(z)
+        return inside + beyond * (1 + fall) / (2 * slope), namespace(z).log(fall / slope).sum(-1)
 
     def pull_back(self, z: AnyPoints, gradient: AnyPoints) -> AnyPoints:
         """Return the gradient in z of a function of y and of the log determinant, given that in y."""
         xp = namespace(z, self.knot)
-        _, value, slope, bend, _ = self._piece(xp, _slot(xp, z, self.value))
-        rise = xp.clip(z, self.value[:, 0], self.value[:, -1]) - value
-        square = xp.maximum(slope**2 + 2 * bend * rise, 0.0)
-        is_beyond = (z < self.value[:, 0]) | (z > self.value[:, -1])
-        end_value, end_slope = self._end(xp, z)
-        size = xp.where(is_beyond, xp.abs(z), 1.0)
-        widening = xp.where(is_beyond, size / (xp.abs(end_value) * end_slope), 1 / xp.sqrt(square))
-        return gradient * widening + xp.where(is_beyond, xp.sign(z) / size, -bend / square)
+        _, slope, bend, beyond, fall = self._way_back(z)
+        change = xp.where(beyond == 0, -bend / slope**2, (fall - 1) / xp.where(beyond == 0, 1.0, beyond) / fall)
+        return gradient * fall / slope + change
 
-    def _piece(self, xp, slot):
-        """Return where the piece of every point begins, value and slope there, the slope's change, and its width."""
-        row = xp.arange(self.knot.shape[0])
-        knots, values, slopes = xp.asarray(self.knot), xp.asarray(self.value), xp.asarray(self.slope)
-        start, slope = knots[row, slot], slopes[row, slot]
-        width = knots[row, slot + 1] - start
-        return start, values[row, slot], slope, (slopes[row, slot + 1] - slope) / width, width
+    def _way_back(self, z):
+        """Return y, slope and bend at z, or at the last knot before it; how far z is beyond; by what the slope falls.
 
-    def _end(self, xp, side):
-        """Return value and slope at the last knot on the side of a sign."""
-        return (
-            xp.where(side < 0, self.value[:, 0], self.value[:, -1]),
-            xp.where(side < 0, self.slope[:, 0], self.slope[:, -1]),
-        )
+        Beyond the last knot the square of g is a straight line, so that the slope falls as 1 / |g|.
+        """
+        xp = namespace(z, self.knot)
+        inside = xp.clip(z, self.value[:, 0], self.value[:, -1])
+        start, value, slope, bend = self._piece(xp, inside, self.value)
+        # The root of a parabola, written so that a small bend is harmless.
+        local = xp.sqrt(xp.maximum(slope**2 + 2 * bend * (inside - value), 0.0))
+        beyond = z - inside
+        fall = 1 + xp.abs(beyond) / xp.maximum(xp.abs(inside), SMALLEST_END)
+        return start + 2 * (inside - value) / (slope + local), local, bend, beyond, fall
 
-
-def _slot(xp, points, knots):
-    """Return the piece in which each coordinate of each point lies."""
-    return xp.clip((points[..., None] >= knots[:, 1:-1]).sum(-1), 0, knots.shape[-1] - 2)
+    def _piece(self, xp, points, knots):
+        """Return where the piece of every point begins, value and slope there, and the slope's change."""
+        dim, num = self.knot.shape
+        # Small integers: counting takes most of the time.
+        slot = sum((points >= inner).astype("int8") for inner in knots[:, 1:-1].T) + (num - 1) * xp.arange(dim)
+        bend = xp.diff(self.slope) / xp.diff(self.knot)
+        tables = self.knot[:, :-1], self.value[:, :-1], self.slope[:, :-1], bend
+        return [xp.take(xp.asarray(table).reshape(-1), slot) for table in tables]
 
 
 def fit_marginal(y: Points, weight: PerDraw) -> Marginal:
@@ -114,16 +95,18 @@ def fit_marginal(y: Points, weight: PerDraw) -> Marginal:
     effective = float(1 / (weight @ weight))
     num = int(np.clip(3 + np.log2(max(effective, 1.0) / 100), FEWEST_KNOTS, MOST_KNOTS))
     end = -statistics.NormalDist().inv_cdf(min(FEWEST_BEYOND / max(effective, 1.0), 0.2))
-    levels = np.array([statistics.NormalDist().cdf(z) for z in np.linspace(-end, end, num)])
-    order = np.argsort(y, axis=0)
-    middle = np.cumsum(weight[order], axis=0) - 0.5 * weight[order]
-    ordered = np.take_along_axis(y, order, axis=0)
-    knot = np.stack([np.interp(levels, *columns) for columns in zip(middle.T, ordered.T, strict=True)])
+    normal = np.linspace(-end, end, num)
+    levels = np.array([statistics.NormalDist().cdf(z) for z in normal])
+    columns = [(column[order], weight[order]) for column in y.T for order in [np.argsort(column)]]
+    knot = np.stack([np.interp(levels, np.cumsum(share) - 0.5 * share, column) for column, share in columns])
     # Draws that repeat would leave no room between knots.
     knot = np.maximum.accumulate(knot + 1e-6 * np.arange(num), axis=1)
     knot[:, 1:] = np.maximum(knot[:, 1:], knot[:, :-1] + 1e-6)
-    hat, ramp = _bases(y, knot)
-    coefficients = _minimise(hat, ramp, weight, knot, effective)
+    summaries = [_summarise(*column, knots) for column, knots in zip(columns, knot, strict=True)]
+    place, mass, squares = (np.stack(each) for each in zip(*summaries, strict=True))
+    begun = np.concatenate([np.full((len(knot), 1), -end), np.gradient(normal) / np.gradient(knot, axis=1)], axis=1)
+    second = np.diff(np.eye(num + 1)[1:], 2, axis=0)
+    coefficients = _minimise(begun, squares + ROUGHNESS / effective * second.T @ second, place, mass)
     slope, first = coefficients[:, 1:], coefficients[:, :1]
     rise = 0.5 * (slope[:, 1:] + slope[:, :-1]) * np.diff(knot)
     value = first + np.concatenate([np.zeros((len(knot), 1)), np.cumsum(rise, axis=1)], axis=1)
@@ -132,41 +115,50 @@ def fit_marginal(y: Points, weight: PerDraw) -> Marginal:
     return Marginal(knot, value - shift, slope)
 
 
-def _bases(y, knot):
-    """Return the hat functions of the slopes at the knots, and their integrals, (dim, draw, knot)."""
-    points = y.T[:, :, None]
-    width = np.diff(knot)[:, None, :]
-    share = np.clip((points - knot[:, None, :-1]) / width, 0.0, 1.0)
-    zero = np.zeros((*share.shape[:2], 1))
-    hat = np.concatenate([np.ones_like(zero), share], -1) - np.concatenate([share, zero], -1)
-    # The integral of 1 - s over a piece, and of s, from its beginning.
-    down, up = width * (share - 0.5 * share**2), 0.5 * width * share**2
-    ramp = np.concatenate([down, zero], -1) + np.concatenate([zero, up], -1)
-    ramp[:, :, 0] += np.minimum(points[:, :, 0] - knot[:, None, 0], 0.0)
-    ramp[:, :, -1] += np.maximum(points[:, :, 0] - knot[:, None, -1], 0.0)
-    return hat, ramp
+def _summarise(y, weight, knot):
+    """Return all that the loss needs of sorted draws of a coordinate.
+
+    These are the mean place (in knots) and the mass of the draws in every cell, for the logarithm of the slope, which
+    is straight enough in each; and the matrix of the mean square of g, which is quadratic in the value at the first
+    knot and in the slopes at all knots: straight beyond the last ones.
+    """
+    width, inside = np.diff(knot), np.clip(y, knot[0], knot[-1])
+    num = len(width)
+    slot = np.minimum(np.searchsorted(knot, inside, side="right") - 1, num - 1)
+    step, beyond = inside - knot[slot], y - inside
+    share = step / width[slot]
+    cell = np.minimum((NUM_CELLS * (slot + share)).astype(int), NUM_CELLS * num - 1)
+    mass = np.bincount(cell, weight, NUM_CELLS * num)
+    place = np.bincount(cell, weight * (slot + share), NUM_CELLS * num) / np.maximum(mass, 1e-300)
+    # What g has of the value where the piece begins, and of the slopes at its two ends.
+    later = 0.5 * step * share
+    parts = np.ones_like(y), step - later + np.minimum(beyond, 0.0), later + np.maximum(beyond, 0.0)
+    products = [[np.bincount(slot, weight * one * two, num) for one in parts] for two in parts]
+    basis = np.zeros((num, 3, num + 2))
+    basis[:, 0, 0] = 1
+    basis[:, 0, 1:-1] += np.tril(np.broadcast_to(0.5 * width, (num, num)), -1)
+    basis[:, 0, 2:] += np.tril(np.broadcast_to(0.5 * width, (num, num)), -1)
+    basis[np.arange(num), 1, 1 + np.arange(num)] = basis[np.arange(num), 2, 2 + np.arange(num)] = 1
+    return place, mass, np.einsum("kia,ijk,kjb->ab", basis, products, basis, optimize=True)
 
 
-def _minimise(hat, ramp, weight, knot, effective):
+def _minimise(now, quadratic, place, mass):
     """Find the value at the first knot and the slopes at all knots by Newton's method, all coordinates at once."""
-    dim, num_draws, num = hat.shape
-    features = np.concatenate([np.ones((dim, num_draws, 1)), ramp], -1)
-    second = np.diff(np.eye(num + 1)[1:], 2, axis=0) if num > 2 else np.zeros((0, num + 1))
-    penalty = ROUGHNESS / effective * second.T @ second
-    quadratic = np.swapaxes(features * weight[:, None], 1, 2) @ features + penalty
-    now = np.concatenate([knot[:, :1], np.ones((dim, num))], axis=1)
+    dim, num = now.shape
+    # Functions that are one at a knot, and zero at all others.
+    hat = np.maximum(1 - np.abs(place[..., None] - np.arange(num - 1)), 0.0)
 
     def loss(candidate):
         slope = (hat @ candidate[:, 1:, None])[..., 0]
-        return 0.5 * np.einsum("di,dij,dj->d", candidate, quadratic, candidate) - np.log(slope) @ weight
+        return 0.5 * np.einsum("di,dij,dj->d", candidate, quadratic, candidate) - (mass * np.log(slope)).sum(1)
 
     best = loss(now)
     for _ in range(NUM_STEPS):
         slope = (hat @ now[:, 1:, None])[..., 0]
-        scaled = hat * (np.sqrt(weight) / slope)[..., None]
+        scaled = hat * (np.sqrt(mass) / slope)[..., None]
         gradient = np.einsum("dij,dj->di", quadratic, now)
-        gradient[:, 1:] -= (scaled * np.sqrt(weight)[:, None]).sum(1)
-        hessian = quadratic + 1e-9 * np.eye(num + 1)
+        gradient[:, 1:] -= (scaled * np.sqrt(mass)[..., None]).sum(1)
+        hessian = quadratic + 1e-9 * np.eye(num)
         hessian[:, 1:, 1:] = hessian[:, 1:, 1:] + np.swapaxes(scaled, 1, 2) @ scaled
         step = -np.linalg.solve(hessian, gradient[..., None])[..., 0]
         # Steps are halved, coordinate by coordinate, until none loses.
@@ -176,7 +168,7 @@ def _minimise(hat, ramp, weight, knot, effective):
             trial[:, 1:] = np.maximum(trial[:, 1:], SMALLEST_SLOPE)
             new = loss(trial)
             length = np.where(new <= best, length, 0.5 * length)
-            if np.all(new <= best):
+            if np.all(new <= best + TOLERANCE):
                 break
         is_better = new < best
         gain = np.where(is_better, best - new, 0.0)

@@ -10,6 +10,8 @@ fitted by weighted least squares and Fisher scoring, the forward KL of a Normal 
 leads. Leads are cut at ±5.
 """
 
+import itertools
+
 import numpy as np
 
 from klover.base.arrays import namespace
@@ -22,9 +24,12 @@ KNOTS = (-3.0, -1.5, 0.0, 1.5, 3.0)
 BEND_SIZE = 10.0
 """About the largest value of a spline, by which it is divided."""
 SMALLEST_SQUARE = 1e-4
-COMPANY = 0.2
+COMPANY = 0.02
 """Nats that a further lead must tell of each of the others, on average."""
-NUM_STEPS = 12
+NUM_STEPS, TOLERANCE = 8, 0.1
+"""Steps at most, and nats of all effective draws that are worth another."""
+LOG_SQUARE = 0.635
+"""Half of what the mean logarithm of a squared standard Normal is below zero."""
 LARGEST_SQUARE = 20.0
 """Standardised squares are cut here: one draw must not set a scale."""
 FEWEST_SIGNS = 30.0
@@ -66,12 +71,13 @@ class Triangular:
             slopes[i] = slopes[i] + by_feature[..., place] * lead[..., j]
             slopes[j] = slopes[j] + by_feature[..., place] * lead[..., i]
         place = 1 + num + len(_pairs(num))
+        bends, bend_slopes = ([_bends(xp, lead[..., i], power) for i in range(num)] for power in (3, 2))
         for i in range(num):
-            for slope in _bends(xp, lead[..., i])[1]:
+            for slope in bend_slopes[i]:
                 slopes[i] = slopes[i] + by_feature[..., place] * slope
                 place += 1
         for i in range(num):
-            for bend, slope in zip(*_bends(xp, lead[..., i]), strict=True):
+            for bend, slope in zip(bends[i], bend_slopes[i], strict=True):
                 for j in _others(num, i):
                     slopes[i] = slopes[i] + by_feature[..., place] * slope * lead[..., j]
                     slopes[j] = slopes[j] + by_feature[..., place] * bend
@@ -103,9 +109,9 @@ def _features(xp, lead):
     num = lead.shape[-1]
     first = [xp.ones_like(lead[..., 0]), *(lead[..., i] for i in range(num))]
     products = [lead[..., i] * lead[..., j] for i, j in _pairs(num)]
-    bends = [bend for i in range(num) for bend in _bends(xp, lead[..., i])[0]]
-    crossed = [lead[..., j] * bend for i in range(num) for bend in _bends(xp, lead[..., i])[0] for j in _others(num, i)]
-    return xp.stack([*first, *products, *bends, *crossed], -1)
+    bends = [_bends(xp, lead[..., i]) for i in range(num)]
+    crossed = [lead[..., j] * bend for i in range(num) for bend in bends[i] for j in _others(num, i)]
+    return xp.stack([*first, *products, *itertools.chain(*bends), *crossed], -1)
 
 
 def num_features(num: int) -> int:
@@ -121,22 +127,16 @@ def _others(num, i):
     return [j for j in range(num) if j != i]
 
 
-def _bends(xp, lead):
-    """Return natural cubic splines of a lead, which are linear beyond the knots, and their slopes."""
+def _bends(xp, lead, power=3):
+    """Return natural cubic splines of a lead, which are linear beyond the knots; for power 2 their slopes."""
 
-    def cube(knot):
+    def truncated(knot):
         above = xp.maximum(lead - knot, 0.0)
-        return above**3, 3 * above**2
+        return above * above * above if power == 3 else 3 * above * above
 
-    (last, last_slope), (before, before_slope) = cube(KNOTS[-1]), cube(KNOTS[-2])
-    end = (before - last) / (KNOTS[-1] - KNOTS[-2]), (before_slope - last_slope) / (KNOTS[-1] - KNOTS[-2])
-    values, slopes = [], []
-    for knot in KNOTS[:-2]:
-        value, slope = cube(knot)
-        width = KNOTS[-1] - knot
-        values.append(((value - last) / width - end[0]) / BEND_SIZE)
-        slopes.append(((slope - last_slope) / width - end[1]) / BEND_SIZE)
-    return values, slopes
+    last = truncated(KNOTS[-1])
+    end = (truncated(KNOTS[-2]) - last) / (KNOTS[-1] - KNOTS[-2])
+    return [((truncated(knot) - last) / (KNOTS[-1] - knot) - end) / BEND_SIZE for knot in KNOTS[:-2]]
 
 
 def fit_triangular(x: Points, weight: PerDraw) -> Triangular | None:
@@ -203,15 +203,14 @@ def _fit(x: Points, weight: PerDraw, leads: list[int]) -> Triangular:
     centre = weight @ x[:, :num]
     scale = np.sqrt(weight @ (x[:, :num] - centre) ** 2)
     features = _features(np, np.clip((x[:, :num] - centre) / scale, -LIMIT, LIMIT))
-    straight, bent = (_regress(x, weight, features[:, :count]) for count in (1 + num, features.shape[1]))
+    straight, bent = (_regress(x[:, num:], weight, features[:, :count]) for count in (1 + num, features.shape[1]))
     effective = 1 / (weight @ weight)
     price = np.log(effective) * (features.shape[1] - 1 - num)
     is_bent = effective * (bent[2] - straight[2]) > price
     mean, log_scale = bent[0] * is_bent, bent[1] * is_bent
     mean[: 1 + num] += straight[0] * ~is_bent
     log_scale[: 1 + num] += straight[1] * ~is_bent
-    mean[:, :num] = log_scale[:, :num] = 0.0
-    return Triangular(order, centre, scale, mean, log_scale)
+    return Triangular(order, centre, scale, *(np.pad(each, ((0, 0), (num, 0))) for each in (mean, log_scale)))
 
 
 def _regress(
@@ -221,18 +220,27 @@ def _regress(
     num = features.shape[1]
     # Next to nothing of a ridge, so that a lead of two values leaves no singular matrix; where zero lies is no matter.
     ridge = weight @ weight * np.diag(np.arange(num) > 0)
-    mean, log_scale = np.zeros((num, x.shape[1])), np.zeros((num, x.shape[1]))
-    log_scale[0] = 0.5 * np.log(weight @ (x - weight @ x) ** 2)
     weighted = features.T * weight
     information = np.linalg.inv(weighted @ features + ridge)
+    one, two = np.triu_indices(num)
+    pairs = weighted[one] * features.T[two]
+    products = np.empty((x.shape[1], num, num))
+    # Regressed logarithms of squares are near: steps alone take many, as none narrows a scale by more than half a nat.
+    square = (x - features @ (information @ (weighted @ x))) ** 2
+    log_scale = 0.5 * information @ (weighted @ np.log(square + SMALLEST_SQUARE * (weight @ square)))
+    log_scale[0] += LOG_SQUARE
+    mean, spread = log_scale, features @ log_scale
     for _ in range(NUM_STEPS):
-        precision = np.exp(-2 * (features @ log_scale))
-        precision = precision / (weight @ precision)
-        products = np.stack([(weighted * column) @ precision for column in features.T], -1)
-        products = np.swapaxes(products, 0, 1) + ridge
-        mean = np.linalg.solve(products, ((weighted @ (precision * x)).T)[..., None])[..., 0].T
-        square = (x - features @ mean) ** 2 * np.exp(-2 * (features @ log_scale))
-        log_scale = log_scale + information @ (weighted @ (0.5 * (np.minimum(square, LARGEST_SQUARE) - 1)))
-    spread = features @ log_scale
+        precision = np.exp(-2 * spread)
+        relative = precision / (weight @ precision)
+        products[:, one, two] = products[:, two, one] = (pairs @ relative).T
+        mean = np.linalg.solve(products + ridge, (weighted @ (relative * x)).T[..., None])[..., 0].T
+        square = np.minimum((x - features @ mean) ** 2 * precision, LARGEST_SQUARE)
+        score = weighted @ (square - 1)
+        change = 0.5 * information @ score
+        if (score * change).sum(0).max() < TOLERANCE * (weight @ weight):
+            break
+        log_scale = log_scale + change
+        spread = features @ log_scale
     square = (x - features @ mean) ** 2 * np.exp(-2 * spread)
     return mean, log_scale, -(weight @ (0.5 * np.minimum(square, LARGEST_SQUARE) + spread))
