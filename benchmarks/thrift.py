@@ -176,11 +176,12 @@ def main() -> None:
     if options.only in (None, "budgets"):
         for budget in BUDGETS:
             for task in chosen:
-                run(dataclasses.replace(task, name=f"{task.name}, {budget}", most=None), options.seeds, budget=budget)
+                named = dataclasses.replace(task, name=f"{task.name}, {budget}", most=None)
+                run(named, options.seeds, budget=budget, min_ess=MIN_ESS)
     if options.only == "rows":
         target = logistic(10, 2, 1_000_000)
         began, busy = time.perf_counter(), time.process_time()
-        fit = klover.refine(0, target)
+        fit = klover.refine(0, target, min_ess=MIN_ESS)
         seconds = f"{time.perf_counter() - began:.0f} s ({time.process_time() - busy:.0f} s of CPU)"
         print(f"1e6 rows: {seconds}, {fit.num_evaluations} evaluations, ESS {fit.ess:.0f}, {fit.verdict}")
 

@@ -24,7 +24,7 @@ from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
 from klover.refinement.stages import Look, Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
-from klover.refinement.thrift import num_effective, num_missing
+from klover.refinement.thrift import num_effective, num_missing, num_needed
 from klover.sampling.hamiltonian import Particles
 from klover.verdict.checks import widest
 from klover.warps.warp import KINDS
@@ -41,7 +41,8 @@ MOST_NUMBERS = 2**22
 def take_round(context: Context, state: State) -> State:
     """Measure, decide, act; return the next state."""
     state, measured = _measure(context, state)
-    plan = decide(measured, state, context.dim, context.tuning, context.goal)
+    needed = num_needed(context, state.pool, state.num_blind)
+    plan = decide(measured, state, context.dim, context.tuning, needed)
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale
     )

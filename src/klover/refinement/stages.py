@@ -82,7 +82,7 @@ class Plan:
     is_thrifty: bool = False
 
 
-def decide(measured: Measurement, state: State, dim: int, tuning: Tuning, goal: int | None = None) -> Plan:
+def decide(measured: Measurement, state: State, dim: int, tuning: Tuning, goal: float | None = None) -> Plan:
     """Choose the stage, whether the draws are good enough to stop, and how to look around.
 
     With a goal (:mod:`klover.refinement.thrift`) a pool with so many effective draws is good enough.
@@ -163,7 +163,7 @@ def _could_stop(measured: Measurement, state: State, stage: Stage, num_stale: in
     return is_good or (is_stale and measured.pareto_k < rounds.fair_pareto_k)
 
 
-def _is_enough(measured: Measurement, state: State, goal: int, tuning: Tuning) -> bool:
+def _is_enough(measured: Measurement, state: State, goal: float, tuning: Tuning) -> bool:
     """Whether the pool holds the goal; fresh draws of a second round at the least must have weights that are fair."""
     is_second = len(state.history) > 0
     return is_second and measured.pool_ess >= goal and measured.pareto_k < tuning.rounds.fair_pareto_k

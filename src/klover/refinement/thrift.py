@@ -68,12 +68,30 @@ def plan(tuning: Tuning, goal: int | None, dim: int) -> Tuning:
     )
 
 
+def num_needed(context: Context, pool: Pool, num_blind: int) -> float | None:
+    r"""Return how many effective draws are enough: the goal g, or more where standard deviations need them.
+
+    With g effective draws a mean has a standard error of :math:`1/\sqrt g` standard deviations. No standard deviation
+    shall have a larger one, relative to itself; that of a Normal is :math:`1/\sqrt{2g}`, heavy tails take more draws.
+    The usual number of effective draws is always enough: some have no standard deviation at all.
+    """
+    if context.goal is None:
+        return None
+    factor = context.goal * largest_sd_error(pool, num_blind) ** 2
+    return float(
+        np.clip(
+            factor * num_effective(pool, num_blind), context.goal, max(context.tuning.answer.wanted_ess, context.goal)
+        )
+    )
+
+
 def num_missing(context: Context, state: State, planned: int) -> int:
     """Return how many draws the next round makes: those that are missing if it is a good one, or as many as usual."""
-    if context.goal is None or not state.history:
+    needed = num_needed(context, state.pool, state.num_blind) if state.history else None
+    if needed is None:
         return planned
     rounds = context.tuning.rounds
-    missing = (context.goal - num_effective(state.pool, state.num_blind)) / rounds.good_ess
+    missing = (needed - num_effective(state.pool, state.num_blind)) / rounds.good_ess
     return int(np.clip(missing, rounds.first_draws // 2, rounds.most_draws))
 
 
@@ -83,7 +101,8 @@ def suffices(context: Context, state: State) -> bool:
         return False
     rounds, last = context.tuning.rounds, state.history[-1]
     is_good = last.ess_share > rounds.fair_ess and last.pareto_k < rounds.fair_pareto_k
-    return is_good and num_effective(state.pool, state.num_blind) >= context.tuning.answer.fewest_effective
+    fewest, pool = context.tuning.answer.fewest_effective, (state.pool, state.num_blind)
+    return is_good and num_effective(*pool) >= fewest and largest_sd_error(*pool) <= fewest**-0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,11 +159,30 @@ def lowered(used: list[Batch]) -> list[Float[np.ndarray, " draw"]]:
     return [batch.log_q - each for batch, each in zip(used, factor, strict=True)]
 
 
+def log_ratios(used: list[Batch]) -> Float[np.ndarray, " draw"]:
+    """Return the log ratios of all draws of rounds."""
+    return np.concatenate([batch.log_p - log_q for batch, log_q in zip(used, lowered(used), strict=True)])
+
+
 def num_effective(pool: Pool, num_blind: int) -> float:
     """Return the effective draws of all rounds that count, together."""
+    return float(effective_sample_size(log_ratios(batches(pool, num_blind))))
+
+
+def largest_sd_error(pool: Pool, num_blind: int) -> float:
+    r"""Return the largest standard error of a coordinate's standard deviation, relative to it.
+
+    With normalised weights w, mean m and variance v it is :math:`\sqrt{\sum_iw_i^2((x_i-m)^2-v)^2}/2v`.
+    """
     used = batches(pool, num_blind)
-    log_ratio = [batch.log_p - log_q for batch, log_q in zip(used, lowered(used), strict=True)]
-    return float(effective_sample_size(np.concatenate(log_ratio)))
+    x, log_ratio = np.concatenate([batch.x for batch in used]), log_ratios(used)
+    if not np.isfinite(log_ratio).any():
+        return np.inf
+    weight = np.exp(log_ratio - log_ratio.max())
+    weight /= weight.sum()
+    square = (x - weight @ x) ** 2
+    variance = np.maximum(weight @ square, np.finfo(float).tiny)
+    return float(np.max(np.sqrt(weight**2 @ (square / variance - 1) ** 2)) / 2)
 
 
 def mean_share(state: State) -> float:

@@ -37,14 +37,15 @@ SAME_TOP = 0.1
 class Effort:
     """How hard to look: starts and climbs on each rung, climbs from heavy draws, draws of the ladder.
 
-    A thrifty one looks at heavy draws before it climbs from them, as at all other starts.
+    A thrifty one looks at heavy draws before it climbs from them, as at all other starts, and makes all draws of the
+    ladder only where the first of them have seen something.
     """
 
     num_starts: int
     num_climbs: int
     num_heavy: int
     num_radial: int
-    is_screened: bool = False
+    is_thrifty: bool = False
 
     @classmethod
     def of(cls, tuning: Missed, factor: float | int = 1) -> "Effort":
@@ -63,7 +64,7 @@ class Effort:
         usual, fewest = cls.of(tuning, share), min(FEWEST_RADIAL * (1 + dim), tuning.num_radial)
         num_heavy = max(round(share**0.5 * tuning.num_heavy), 1)
         num_radial = max(round(share * tuning.num_radial), fewest)
-        return dataclasses.replace(usual, num_heavy=num_heavy, num_radial=num_radial, is_screened=True)
+        return dataclasses.replace(usual, num_heavy=num_heavy, num_radial=num_radial, is_thrifty=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,13 +136,14 @@ def find_missed(
         How hard to look, and the numbers of the engine.
     """
     log_ratio, radial = np.asarray(log_ratio), (effort.num_radial, tuning.missed.smallest_halo)
+    most = tuning.missed.num_radial if effort.is_thrifty else None
     log_evidence = float(ratios.log_evidence(log_ratio)[0])
     heaviest = np.argsort(-log_ratio)[: min(effort.num_heavy, int(np.isfinite(log_ratio).sum()))]
     with evaluator.probing():
         tops, values, searched = find_tops(generator, evaluator, mixture, np.asarray(x)[heaviest], effort, tuning)
         is_suspect = values - proposal.log_prob(tops) > log_evidence + np.log(tuning.missed.least_ratio)
         parts = parts_with_mass(evaluator, mixture, tops, values, is_suspect, log_evidence, tuning)
-        scale = find_scale(generator, evaluator, proposal, mixture, log_evidence, *radial)
+        scale = find_scale(generator, evaluator, proposal, mixture, log_evidence, *radial, most)
     return parts + ([] if scale is None else [Part(*scale)]), searched
 
 
@@ -162,7 +164,7 @@ def find_tops(
     region = Region(evaluator.target, tuning.search, evaluator.coordinates)
     rungs = draw_rungs(generator, region, mixture, evaluator.prior_draws(), num)
     flat = rungs.reshape(-1, mixture.dim)
-    heavy = _unknown(function, mixture, heavy, centre, root) if effort.is_screened else heavy
+    heavy = _unknown(function, mixture, heavy, centre, root) if effort.is_thrifty else heavy
     value, gradient = function(np.linalg.solve(root, (flat - centre).T).T)
     scores = score(mixture, flat, np.linalg.solve(root.T, gradient.T).T)
     chosen = lowest(scores.reshape(len(rungs), num), value.reshape(len(rungs), num), effort.num_climbs)
