@@ -41,7 +41,7 @@ MOST_NUMBERS = 2**22
 def take_round(context: Context, state: State) -> State:
     """Measure, decide, act; return the next state."""
     state, measured = _measure(context, state)
-    needed = num_needed(context, state.pool, state.num_blind)
+    needed = num_needed(context, state)
     plan = decide(measured, state, context.dim, context.tuning, needed)
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale

@@ -68,31 +68,41 @@ def plan(tuning: Tuning, goal: int | None, dim: int) -> Tuning:
     )
 
 
-def num_needed(context: Context, pool: Pool, num_blind: int) -> float | None:
-    r"""Return how many effective draws are enough: the goal g, or more where standard deviations need them.
+def num_needed(context: Context, state: State) -> float | None:
+    r"""Return how many effective draws are enough: the goal g, or more where there is more to know.
 
     With g effective draws a mean has a standard error of :math:`1/\sqrt g` standard deviations. No standard deviation
     shall have a larger one, relative to itself; that of a Normal is :math:`1/\sqrt{2g}`, heavy tails take more draws.
-    The usual number of effective draws is always enough: some have no standard deviation at all.
+    And the goal doubles with each surprise (:func:`num_surprises`). The usual number is always enough: some targets
+    have no standard deviation at all.
     """
     if context.goal is None:
         return None
-    factor = context.goal * largest_sd_error(pool, num_blind) ** 2
-    return float(
-        np.clip(
-            factor * num_effective(pool, num_blind), context.goal, max(context.tuning.answer.wanted_ess, context.goal)
-        )
-    )
+    goal = context.goal * 2.0 ** num_surprises(state)
+    pool = state.pool, state.num_blind
+    needed = max(goal, context.goal * largest_sd_error(*pool) ** 2 * num_effective(*pool))
+    return min(needed, max(context.tuning.answer.wanted_ess, context.goal))
+
+
+def num_surprises(state: State) -> int:
+    """Count the searches that found something, and the rounds after the first that met what their proposals lack.
+
+    Such a round has heavy weights. Without it the others are light by luck: it was chance that they did not meet that.
+    """
+    return state.num_returns + sum(not batch.is_fair for batch in rounds_of(state.pool)[1:])
 
 
 def num_missing(context: Context, state: State, planned: int) -> int:
-    """Return how many draws the next round makes: those that are missing if it is a good one, or as many as usual."""
-    needed = num_needed(context, state.pool, state.num_blind) if state.history else None
-    if needed is None:
+    """Return how many draws the next round makes: those that are missing if it is a good one, or as many as planned.
+
+    Rounds may be the larger the more is needed: better fits are made of more draws.
+    """
+    needed = num_needed(context, state) if state.history else None
+    if needed is None or context.goal is None:
         return planned
-    rounds = context.tuning.rounds
-    missing = (needed - num_effective(state.pool, state.num_blind)) / rounds.good_ess
-    return int(np.clip(missing, rounds.first_draws // 2, rounds.most_draws))
+    rounds, is_new = context.tuning.rounds, state.num_blind == len(state.pool.sizes)
+    missing = (needed - (0.0 if is_new else num_effective(state.pool, state.num_blind))) / rounds.good_ess
+    return int(np.clip(missing, rounds.first_draws // 2, rounds.most_draws * needed / context.goal))
 
 
 def suffices(context: Context, state: State) -> bool:
@@ -130,20 +140,27 @@ class Batch:
 
 
 def counted(pool: Pool, num_blind: int) -> Pool:
-    """Return the pool without its first rounds, if they were blind for what was found after them."""
-    first = num_blind if num_blind < len(pool.sizes) else 0
+    """Return the rounds of a pool that count: all after the last that was blind or heavy, or the last one.
+
+    To leave out heavy rounds alone, wherever they are, would leave out what they alone have met.
+    """
+    heavy = [place + 1 for place, batch in enumerate(rounds_of(pool)) if not batch.is_fair]
+    first = min(max(num_blind, *heavy[-1:], 0), max(len(pool.sizes) - 1, 0))
     rows = slice(sum(pool.sizes[:first]), None)
     kept = pool.proposals[first:], pool.sizes[first:]
     return Pool(pool.x[rows], pool.log_p[rows], pool.log_q[first:, rows], *kept)
 
 
-def batches(pool: Pool, num_blind: int) -> list[Batch]:
-    """Return the rounds of a pool that count, the latest first: those whose weights are fair, or all if none is."""
-    pool = counted(pool, num_blind)
+def rounds_of(pool: Pool) -> list[Batch]:
+    """Return the rounds of a pool."""
     ends = np.cumsum(pool.sizes).tolist()
     rows = [slice(end - size, end) for end, size in zip(ends, pool.sizes, strict=True)]
-    found = [Batch(pool.x[row], pool.log_p[row], pool.log_q[which, row]) for which, row in enumerate(rows)][::-1]
-    return [batch for batch in found if batch.is_fair] or found
+    return [Batch(pool.x[row], pool.log_p[row], pool.log_q[which, row]) for which, row in enumerate(rows)]
+
+
+def batches(pool: Pool, num_blind: int) -> list[Batch]:
+    """Return the rounds of a pool that count, the latest first."""
+    return rounds_of(counted(pool, num_blind))[::-1]
 
 
 def shares(used: list[Batch]) -> Float[np.ndarray, " round"]:
