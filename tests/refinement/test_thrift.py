@@ -161,14 +161,53 @@ def test_rounds_are_combined_by_their_effective_draws():
     assert np.exp(draws.log_weight).sum() == pytest.approx(1.0)
 
 
-def test_blind_rounds_and_heavy_ones_do_not_count():
+def with_heavy(pool, which):
+    """Give one round of a pool heavy weights."""
+    log_q, rows = pool.log_q.copy(), slice(400 * which, 400 * (which + 1))
+    log_q[which, rows] -= np.random.default_rng(1).standard_exponential(400) * 3
+    return dataclasses.replace(pool, log_q=log_q)
+
+
+def test_rounds_before_one_that_was_blind_or_heavy_do_not_count():
     pool = pool_of(1.2, 1.5, 2.0)
-    assert len(thrift.batches(pool, 1)) == 2
-    assert len(thrift.batches(pool, 3)) == 3
-    log_q = pool.log_q.copy()
-    log_q[0, :400] -= np.random.default_rng(1).standard_exponential(400) * 3
-    heavy = dataclasses.replace(pool, log_q=log_q)
-    assert len(thrift.batches(heavy, 0)) == 2
+    assert [len(thrift.batches(pool, num)) for num in range(4)] == [3, 2, 1, 1]
+    assert [len(thrift.batches(with_heavy(pool, which), 0)) for which in range(3)] == [2, 1, 1]
+    assert len(thrift.batches(with_heavy(pool, 0), 2)) == 1
+
+
+def test_surprises_double_the_goal():
+    context = Context(np.random.default_rng(0), Evaluator(CHEAP), 4, goal=400)
+    pool = pool_of(1.2, 1.2, 1.2)
+    assert thrift.num_needed(context, state_of(pool)) == 400
+    assert thrift.num_needed(context, state_of(with_heavy(pool, 0))) == 400
+    assert thrift.num_needed(context, state_of(with_heavy(pool, 1))) == 800
+    assert thrift.num_needed(context, state_of(pool, num_returns=2)) == 1600
+    assert thrift.num_needed(context, state_of(pool, num_returns=9)) == TUNING.answer.wanted_ess
+    assert thrift.num_needed(dataclasses.replace(context, goal=None), state_of(pool)) is None
+
+
+def test_errors_of_standard_deviations_are_those_of_many_samples():
+    generator, num = np.random.default_rng(0), 2000
+    normal, student = generator.standard_normal((num, 2)), generator.standard_t(5, (num, 2))
+    unit = proposal(1.0)
+    light, heavy = (Pool.empty(2).add(unit, x, np.asarray(unit.log_prob(x))) for x in (normal, student))
+    assert thrift.largest_sd_error(light, 0) == pytest.approx((2 * num) ** -0.5, rel=0.15)
+    assert thrift.largest_sd_error(heavy, 0) > 1.3 * thrift.largest_sd_error(light, 0)
+
+
+def test_standard_deviations_of_heavy_tails_are_known_as_well_as_means():
+    def log_student(x):
+        return -0.5 * (5 + DIM) * np.log1p(np.sum(x**2, -1) / 5)
+
+    for seed in range(3):
+        fit = klover.refine(seed, from_callback(log_student, DIM, vectorized=True), min_ess=400)
+        assert fit.verdict.trusted
+        weight, x = np.exp(fit.draws.log_weight), fit.draws.x
+        square = (x - weight @ x) ** 2
+        variance = weight @ square
+        np.testing.assert_allclose(variance**0.5, (5 / 3) ** 0.5, rtol=0.2)
+        error = np.sqrt(weight**2 @ (square / variance - 1) ** 2) / 2
+        assert error.max() <= 400**-0.5 or fit.draws.ess >= TUNING.answer.wanted_ess
 
 
 def info(**changes):
@@ -183,6 +222,6 @@ def info(**changes):
 )
 def test_a_pool_with_the_goal_is_enough(num_before, pool_ess, pareto_k, could_stop):
     state = state_of(Pool.empty(2), stage=Stage.POOL, history=(info(),) * num_before)
-    plan = decide(Measurement(200, 0.6, pareto_k, 0.0, 0.01, pool_ess), state, 2, TUNING, 400)
+    plan = decide(Measurement(200, 0.6, pareto_k, 0.0, 0.01, pool_ess), state, 2, TUNING, 400.0)
     assert plan.could_stop is could_stop
     assert plan.look is (Look.LAST if could_stop else Look.NONE)

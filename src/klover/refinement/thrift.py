@@ -81,7 +81,7 @@ def num_needed(context: Context, state: State) -> float | None:
     goal = context.goal * 2.0 ** num_surprises(state)
     pool = state.pool, state.num_blind
     needed = max(goal, context.goal * largest_sd_error(*pool) ** 2 * num_effective(*pool))
-    return min(needed, max(context.tuning.answer.wanted_ess, context.goal))
+    return float(min(needed, max(context.tuning.answer.wanted_ess, context.goal)))
 
 
 def num_surprises(state: State) -> int:
