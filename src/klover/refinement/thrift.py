@@ -4,14 +4,15 @@ The usual rounds are made for densities that cost a microsecond: thousands of dr
 the answer. Here there is a *goal*, a number of effective draws. All that is counted in draws shrinks in proportion to
 the goal, what is counted in climbs by the root of that. The answer is made of the draws of all rounds. A round draws
 as many as are still missing, and the rounds end when together they have the goal and fresh draws have nothing against
-it. The last search takes a quarter of all evaluations.
+it. The goal grows where standard deviations are not yet known as well as means, and with every surprise. The last
+search takes a quarter of all evaluations: a smaller one than usual, which can miss a narrow mode.
 
 Draws of round j are weighted by p over the proposal :math:`q_j` that they were drawn from, which was fitted to rounds
-before it alone: so each round has an evidence :math:`\hat Z_j` without bias, and their mean with weights
+before it alone: so each round has an evidence :math:`\hat Z_j` that fitting does not bias, and their mean with weights
 :math:`\alpha_j\propto n_je_j`, e being the share of effective draws, has the sum of their effective draws. The pool's
 own weights, p over the mixture of all proposals, are for fits only: a proposal is too high at the draws that it was
-fitted to, which made log evidences too low by two standard errors in 18 dimensions. Tails are smoothed round by round,
-and a round whose own tail is too heavy does not count; k̂ of the answer is that of the pool's own weights, which have
+fitted to, which made log evidences too low by two standard errors in 18 dimensions. Tails are smoothed round by round;
+a round whose own tail is too heavy does not count, nor do those before it; k̂ of the answer is that of the pool's own weights, which have
 one distribution: in the ratios of several rounds it would see steps, not tails.
 
 There is a goal where the user gives one (``min_ess``), and nowhere else.
