@@ -12,8 +12,8 @@ before it alone: so each round has an evidence :math:`\hat Z_j` that fitting doe
 :math:`\alpha_j\propto n_je_j`, e being the share of effective draws, has the sum of their effective draws. The pool's
 own weights, p over the mixture of all proposals, are for fits only: a proposal is too high at the draws that it was
 fitted to, which made log evidences too low by two standard errors in 18 dimensions. Tails are smoothed round by round;
-a round whose own tail is too heavy does not count, nor do those before it; k̂ of the answer is that of the pool's own weights, which have
-one distribution: in the ratios of several rounds it would see steps, not tails.
+a round whose own tail is too heavy does not count, nor do those before it. k̂ of the answer is that of the pool's own
+weights, which have one distribution: in the ratios of several rounds it would see steps, not tails.
 
 There is a goal where the user gives one (``min_ess``), and nowhere else.
 """
