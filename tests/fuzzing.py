@@ -150,7 +150,7 @@ def table(folder: Path) -> dict[str, tuple[Callable, dict[str, Any], dict[str, d
             klover.refine,
             {"key": 0, "target": target, "start": None, "max_components": None, "num_draws": 50, "budget": 3000}
             | {"family": "student", "integrand": None, "callback": None, "progress": False, "checkpoint": None}
-            | {"tuning": None, "search": "auto"},
+            | {"tuning": None, "search": "auto", "min_ess": None},
             {
                 "integrand": FUNCTIONS | {"identity": lambda x: x},
                 "callback": {"no arguments": lambda: 0.0, "three arguments": lambda a, b, c: 0.0},

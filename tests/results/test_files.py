@@ -243,6 +243,7 @@ def test_settings_say_how_a_fit_was_made(refined, boosted):
         "family": "student",
         "search": "auto",
         "integrand": None,
+        "min_ess": None,
         "key": [0, 0],
     }
     expected = {"function": "boost", "start": "Mixture", "max_components": 1, "num_round_draws": 100, "num_draws": 500}

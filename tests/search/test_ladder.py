@@ -58,3 +58,12 @@ def test_the_ladder_has_a_copy_of_each_component_on_each_scale():
     np.testing.assert_allclose(np.exp(copies.log_weights).sum(), 1.0)
     variance = np.asarray(copies.components.spread.variance()).reshape(len(FACTORS), 2, 2)
     np.testing.assert_allclose(variance, FACTORS[:, None, None] ** 2 * np.array([[1.0, 4.0], [9.0, 1.0]]))
+
+
+@pytest.mark.parametrize(("mass", "num_evaluated"), [(0.0, 64), (0.3, 512)])
+def test_more_is_drawn_where_the_first_draws_have_seen_something(mass, num_evaluated):
+    evaluator, mixture = Evaluator(concentric(8.0, mass)), unit("normal")
+    rest = np.log1p(-mass), 64, 0.01, 512
+    found = find_scale(np.random.default_rng(0), evaluator, mixture, mixture, *rest)
+    assert (found is None) == (mass == 0)
+    assert evaluator.num_evaluations == num_evaluated

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import klover
-from klover.search.missed import Effort, find_missed, find_tops, parts_with_mass
+from klover.search.missed import FEWEST_RADIAL, Effort, find_missed, find_tops, parts_with_mass
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Missed, Tuning
 
@@ -124,3 +124,10 @@ def test_a_top_that_many_climbs_have_found_is_measured_once():
     assert parts_with_mass(evaluator, unit(), tops, values, np.full(20, True), 0.0, TUNING) == []
     # Central differences of the gradient, at most twice.
     assert evaluator.num_evaluations - before <= 2 * 2 * DIM
+
+
+def test_a_thrifty_effort_is_a_share_of_the_usual():
+    tuning = Missed()
+    least = Effort.thrifty(tuning, 0.0, 10)
+    assert least == Effort(1, 1, 1, 11 * FEWEST_RADIAL, is_thrifty=True)
+    assert Effort.thrifty(tuning, 1.0, 10) == dataclasses.replace(Effort.of(tuning), is_thrifty=True)

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the fit that the folder holds")
     parser.add_argument("--start", type=Path, help="begin with draws: an ArviZ netCDF file, or a .klover file")
     parser.add_argument("--budget", help="most evaluations (100000) or most time (60s, 5min, 1h)")
+    parser.add_argument("--min-ess", type=int, help="effective draws that are enough, where evaluations are expensive")
     parser.add_argument("--seed", type=int, default=0, help="seed of all draws (0)")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("--device", choices=("cpu", "gpu"), help="where to compute (what JAX finds)")
@@ -77,7 +78,8 @@ def _run(options: argparse.Namespace, command: str) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     with errors_in(split(options.model)[0]):
         key, checkpoint, progress = jax.random.key(options.seed), options.out / CHECKPOINT, sys.stderr.isatty()
-        fit = klover.refine(key, target, start, budget=budget, checkpoint=checkpoint, progress=progress)
+        limits = {"budget": budget, "min_ess": options.min_ess}
+        fit = klover.refine(key, target, start, **limits, checkpoint=checkpoint, progress=progress)
     if not options.json:
         print(fit.summary())
     files = write(options.out, fit, Path(options.model).name, command)

@@ -18,7 +18,7 @@ from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
 from klover.search.recall import Part, modes_of, recall
 from klover.targets.evaluator import Evaluator
-from klover.verdict.checks import Case
+from klover.verdict.checks import Case, num_evaluations_of_checks
 from klover.warps.warped import unwarped
 
 SHARES = 0.1, 0.5
@@ -46,15 +46,19 @@ def look_for_missed(
     # Where it took particles, hills are no modes.
     known = () if state.was_hard else modes_of(state.mixture, tuning.smallest_halo)
 
-    def look(factor: float | int) -> tuple[list[Part], Searched]:
-        effort = Effort.of(tuning, factor)
+    def look(effort: Effort) -> tuple[list[Part], Searched]:
         return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
 
-    parts, searched = look(_affordable(evaluator, tuning.num_starts))
+    if context.goal is None:
+        effort = Effort.of(tuning, _affordable(evaluator, tuning.num_starts))
+    else:
+        effort = Effort.thrifty(tuning, _thrifty_share(context, state, len(x), known), context.dim)
+    parts, searched = look(effort)
     searched = _tested(context, state, searched, len(x), known)
     is_doubtful = searched.recall < tuning.least_recall or (len(known) > 1 and context.dim > tuning.few_dims)
-    if not parts and (is_thorough or (is_doubtful and _is_cheap(evaluator))):
-        parts, searched = look(tuning.thorough)
+    is_cheap = _is_cheap(evaluator) and context.goal is None
+    if not parts and (is_thorough or (is_doubtful and is_cheap)):
+        parts, searched = look(Effort.of(tuning, tuning.thorough))
         parts = parts or _return_from_outside(context, state, proposal, float(log_evidence(log_ratio)[0]))
         searched = _tested(context, state, searched, len(x), known)
     return tuple(parts), searched
@@ -67,20 +71,46 @@ def _is_cheap(evaluator: Evaluator) -> bool:
     return evaluator.num_affordable is None and evaluator.has_gradient and not is_foreign and is_small
 
 
+def _thrifty_share(context: Context, state: State, num_draws: int, known: tuple[Part, ...]) -> float:
+    """Return the share of the usual effort that makes the search a quarter of all work, or finds what is known.
+
+    Without gradients a slope costs as much as the values around a point.
+    """
+    evaluator, tuning = context.evaluator, context.tuning.missed
+    each = 1 if evaluator.has_gradient else 2 * context.dim + 1
+    usual, affordable = EVALUATIONS_OF_MISSED * tuning.num_starts * each, evaluator.num_affordable
+    most, share = 1.0, evaluator.num_evaluations / (3 * usual)
+    if affordable is not None:
+        most = max(affordable - num_evaluations_of_checks(context.dim), 0) / usual
+
+    def is_unsure() -> bool:
+        num_starts = max(int(share * tuning.num_starts / each), 1)
+        return _recall(context, state, num_starts, num_draws, known) < tuning.least_recall
+
+    while share < min(most, 1.0) and is_unsure():
+        share *= 2
+    return min(share, most, 1.0)
+
+
 def _tested(context: Context, state: State, searched: Searched, num_draws: int, known: tuple[Part, ...]) -> Searched:
-    """Test the search on the modes that are known, if there are several."""
+    """Test the search on the modes that are known."""
+    found = _recall(context, state, searched.num_starts_a_rung, num_draws, known)
+    return dataclasses.replace(searched, recall=found)
+
+
+def _recall(context: Context, state: State, num_starts: int, num_draws: int, known: tuple[Part, ...]) -> float:
+    """Return how surely known modes would be found; 1 where there is but one."""
     if len(known) < 2:
-        return searched
-    found = recall(
+        return 1.0
+    return recall(
         context.generator,
         context.region,
         state.mixture,
         known,
         context.evaluator.prior_draws(),
-        searched.num_starts_a_rung,
+        num_starts,
         num_draws,
     )
-    return dataclasses.replace(searched, recall=found)
 
 
 def _affordable(evaluator: Evaluator, num_starts: int) -> float:
@@ -119,8 +149,9 @@ def look_before_exploring(context: Context, state: State) -> State:
 
 def go_on(context: Context, state: State, case: Case) -> State:
     """Return a state to go on from: the final draws are in the pool, what was found is in the mixture."""
-    draws = case.draws
-    pool = state.pool.add(case.proposal, np.asarray(draws.x), np.asarray(draws.log_p))
+    draws, pool = case.draws, state.pool
+    if context.goal is None:
+        pool = pool.add(case.proposal, np.asarray(draws.x), np.asarray(draws.log_p))
     state = dataclasses.replace(state, pool=pool, is_done=False)
     if case.parts:
         return add_parts(context, state, case.parts, float(draws.log_evidence))
@@ -139,5 +170,6 @@ def add_parts(context: Context, state: State, parts: tuple[Part, ...], known: fl
         best_ess=0.0,
         num_stale=0,
         num_returns=state.num_returns + 1,
+        num_blind=len(state.pool.sizes),
         is_done=False,
     )

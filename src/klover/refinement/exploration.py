@@ -29,6 +29,9 @@ FOLLOWING_STEPS = 3
 KEPT_COLD, KEPT_HOT = 1 / 2, 7 / 8
 """Shares of the frontier's particles that go on from where they were: hot ones crawl, and must not begin anew."""
 
+LOOK_SHARE, FEWEST_PROBES = 1 / 8, 16
+"""Of all evaluations so far, for a last look where they are expensive; fewer particles would see nothing."""
+
 Seen = tuple[State, Particles | None, float]
 """The state, particles to fit to, and the standard errors by which particles found new mass."""
 
@@ -48,12 +51,24 @@ def look_around(context: Context, state: State, look: Look) -> Seen:
         particles, drift = probe(context, state, tuning.num_particles)
         return find_frontier(context, state, particles), None, drift
     if look is Look.LAST:
-        _, drift = probe(context, state, tuning.num_probes)
+        num_probes = _num_probes(context)
+        if num_probes < FEWEST_PROBES:
+            return state, None, 0.0
+        _, drift = probe(context, state, num_probes)
         if drift > context.tuning.answer.largest_drift:
             # Few particles raise a false alarm on one easy target in a hundred, and exploring costs fifty such looks.
             _, drift = probe(context, state, tuning.num_particles)
         return state, None, drift
     return state, None, 0.0
+
+
+def _num_probes(context: Context) -> int:
+    """Return the particles of a last look; where evaluations are expensive, as an eighth of those so far pays for."""
+    num, moves = context.tuning.exploration.num_probes, context.tuning.exploration.num_moves
+    if context.goal is None:
+        return num
+    each = 1 + moves * (context.tuning.moves.num_leapfrogs if context.evaluator.has_gradient else 1)
+    return min(num, int(LOOK_SHARE * context.evaluator.num_evaluations / each))
 
 
 def uncovered_mass(particles: Particles, pool: Pool) -> tuple[float, float]:

@@ -33,8 +33,8 @@ LONGER_FOR_MANY = 4.0
 """Factor by which a draw among many takes longer than its density, with what is computed of all of them."""
 
 
-def reserve(budget: Budget, num_draws: int | None, tuning: Tuning) -> int:
-    """Return the evaluations to keep back for the final draws; of a time no more than a share is."""
+def reserve(budget: Budget, num_draws: int | None, tuning: Tuning, num_checks: int = 0) -> int:
+    """Return the evaluations to keep back for the final draws, or for checks; of a time no more than a share is."""
     most_draws = tuning.rounds.most_draws
     if not isinstance(budget, int):
         return num_draws or most_draws if isinstance(budget, datetime.timedelta) else 0
@@ -43,7 +43,7 @@ def reserve(budget: Budget, num_draws: int | None, tuning: Tuning) -> int:
             f"num_draws must be smaller than the budget, got {num_draws} and {budget}. The budget pays for the search "
             "as well: give at least twice as many evaluations."
         )
-    return num_draws or max(min(most_draws, budget // 4), 2)
+    return num_draws or max(min(most_draws, budget // 4) + min(num_checks, budget // 4), 2)
 
 
 def shrink(tuning: Tuning, num: int | None) -> Tuning:

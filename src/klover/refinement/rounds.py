@@ -24,6 +24,7 @@ from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
 from klover.refinement.stages import Look, Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
+from klover.refinement.thrift import num_effective, num_missing, num_needed
 from klover.sampling.hamiltonian import Particles
 from klover.verdict.checks import widest
 from klover.warps.warp import KINDS
@@ -40,7 +41,8 @@ MOST_NUMBERS = 2**22
 def take_round(context: Context, state: State) -> State:
     """Measure, decide, act; return the next state."""
     state, measured = _measure(context, state)
-    plan = decide(measured, state, context.dim, context.tuning)
+    needed = num_needed(context, state)
+    plan = decide(measured, state, context.dim, context.tuning, needed)
     state = dataclasses.replace(
         state, stage=plan.stage, was_hard=plan.was_hard, best_ess=plan.best_ess, num_stale=plan.num_stale
     )
@@ -59,7 +61,9 @@ def take_round(context: Context, state: State) -> State:
             completed = look_before_exploring(context, inside)
         if completed is not inside:
             return dataclasses.replace(completed, pool=state.pool)
-    state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage)
+    has_found = stage is not plan.stage or plan.stage in (Stage.CHAIN, Stage.DESCEND)
+    num_blind = len(state.pool.sizes) if has_found else state.num_blind
+    state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage, num_blind=num_blind)
     return state if state.is_done else _fit(context, follow_lead(context, state), particles)
 
 
@@ -69,6 +73,7 @@ def _measure(context: Context, state: State) -> tuple[State, Measurement]:
     proposal = behind(next_proposal(context, state), state.warp)
     most = min(rounds.most_draws, max(MOST_NUMBERS // context.dim, rounds.first_draws))
     num_draws = int(min(rounds.first_draws * rounds.draws_growth ** len(state.history), most))
+    num_draws = num_missing(context, state, num_draws)
     x = proposal.draw(context.generator, num_draws)
     num_nan, num_infinite = evaluator.num_nan, evaluator.num_infinite
     log_p = evaluator.values(x)
@@ -85,7 +90,7 @@ def _measure(context: Context, state: State) -> tuple[State, Measurement]:
         float(psis.pareto_k(log_ratio)),
         float(evidence),
         float(error),
-        pool.ess,
+        pool.ess if context.goal is None else num_effective(pool, state.num_blind),
     )
     return dataclasses.replace(state, pool=pool, most_invalid=most_invalid), measured
 

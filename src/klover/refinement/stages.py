@@ -79,16 +79,22 @@ class Plan:
     look: Look
     is_beyond: bool
     is_warped: bool = False
+    is_thrifty: bool = False
 
 
-def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Plan:
-    """Choose the stage, whether the draws are good enough to stop, and how to look around."""
+def decide(measured: Measurement, state: State, dim: int, tuning: Tuning, goal: float | None = None) -> Plan:
+    """Choose the stage, whether the draws are good enough to stop, and how to look around.
+
+    With a goal (:mod:`klover.refinement.thrift`) a pool with so many effective draws is good enough.
+    """
     rounds = tuning.rounds
     num_stale = 0 if measured.ess_share > rounds.least_gain * state.best_ess else state.num_stale + 1
     best_ess = max(state.best_ess, measured.ess_share)
     stage = _next_stage(measured, state, num_stale, dim, tuning)
     was_hard = state.was_hard or stage in (Stage.DESCEND, Stage.EXPLORE)
     could_stop = _could_stop(measured, state, stage, num_stale, dim, tuning)
+    if goal is not None:
+        could_stop = _is_enough(measured, state, goal, tuning)
     is_beyond = stage is Stage.DESCEND and dim > tuning.search.full_dim
     look = Look.NONE
     if stage is Stage.DESCEND and not is_beyond:
@@ -98,8 +104,10 @@ def decide(measured: Measurement, state: State, dim: int, tuning: Tuning) -> Pla
     elif stage is Stage.EXPLORE:
         look = Look.EXPLORE
     elif stage is Stage.POOL and could_stop:
-        look = Look.LONG_LAST if was_hard and state.warp is None and dim <= rounds.explored_dim else Look.LAST
-    return Plan(stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond, state.warp is not None)
+        is_long = was_hard and state.warp is None and dim <= rounds.explored_dim and goal is None
+        look = Look.LONG_LAST if is_long else Look.LAST
+    kind = state.warp is not None, goal is not None
+    return Plan(stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond, *kind)
 
 
 def conclude(
@@ -114,6 +122,8 @@ def conclude(
     patience = 1 if last.pareto_k > rounds.bad_pareto_k else rounds.patience
     is_tried = len(history) >= rounds.unwarped + rounds.patience
     enough = rounds.warped_ess if plan.is_warped else rounds.good_ess
+    # Particles that are sent out cost more than draws of which a twentieth is effective.
+    enough = rounds.least_ess if plan.is_thrifty else enough
     is_stuck = is_tried and plan.num_stale >= patience and not plan.could_stop and plan.best_ess < enough
     goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
     # Where nothing is explored, nothing but chance would change what has not changed for so long.
@@ -151,6 +161,12 @@ def _could_stop(measured: Measurement, state: State, stage: Stage, num_stale: in
     is_good = measured.ess_share > goal and measured.pareto_k < rounds.good_pareto_k
     is_stale = num_stale >= rounds.patience and measured.ess_share > least
     return is_good or (is_stale and measured.pareto_k < rounds.fair_pareto_k)
+
+
+def _is_enough(measured: Measurement, state: State, goal: float, tuning: Tuning) -> bool:
+    """Whether the pool holds the goal; fresh draws of a second round at the least must have weights that are fair."""
+    is_second = len(state.history) > 0
+    return is_second and measured.pool_ess >= goal and measured.pareto_k < tuning.rounds.fair_pareto_k
 
 
 def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[float, ...], tuning: Tuning) -> bool:

@@ -17,9 +17,12 @@ from klover.mixtures.mixture import Mixture
 from klover.refinement.coordinates import adopt
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, Stage, State
+from klover.search.climb import ValueAndGradient
 from klover.search.curvature import log_determinant
 from klover.search.modes import Modes, find_modes
 from klover.search.recall import Part
+from klover.search.slopes import slopes
+from klover.search.values import ByValues
 from klover.targets.approximations import weighted_draws
 from klover.targets.budget import BudgetExhausted
 from klover.targets.target import Target
@@ -30,6 +33,8 @@ REGION_WEIGHTS = (0.4, 0.4, 0.2)
 PART = ("x", "covariance", "log_mass")
 SEARCH_SHARE = 0.5
 """Of a budget that the search for modes may take: without modes there is still the region, and the rest for it."""
+MOST_STARTS = 16
+"""Of a thrifty search, at a time, in however many dimensions."""
 GIVEN_PART = 0.25
 """Of a budget that the user's draws may take; if there are more of them, some are taken by their weights."""
 GIVEN_ROUNDS = 6
@@ -37,19 +42,24 @@ GIVEN_ROUNDS = 6
 
 
 def from_target(context: Context) -> State:
-    """Search for modes, and put components there and over the region; without gradients, over the region alone."""
+    """Search for modes, and put components there and over the region; over that alone without gradients or a goal."""
     broad = cover(context)
     state = State(broad, broad, Pool.empty(context.dim))
-    if not context.evaluator.has_gradient:
+    if not context.evaluator.has_gradient and context.goal is None:
         return state
     state = dataclasses.replace(state, can_chain=context.can_warp and context.dim > context.tuning.rounds.tiled_dim)
     tuning = context.tuning
+    search = tuning.search
+    if context.goal is not None:
+        # A climb in coordinates that another one has whitened costs little, and in more dimensions basins are smaller.
+        starts = max(search.num_starts, min(context.dim + 2, MOST_STARTS))
+        search = dataclasses.replace(search, num_starts=starts)
     try:
         with context.evaluator.part(SEARCH_SHARE):
-            modes = find_modes(context.generator, context.evaluator, context.region, tuning.search)
+            modes = find_modes(context.generator, context.evaluator, context.region, search, _slopes(context))
     except BudgetExhausted:
         return dataclasses.replace(state, was_hard=True)
-    state = dataclasses.replace(state, was_hard=not modes.is_settled(tuning.search))
+    state = dataclasses.replace(state, was_hard=not modes.is_settled(search))
     if state.can_chain and modes.is_neck:
         # Its tops are where the posterior is not.
         return dataclasses.replace(state, stage=Stage.CHAIN)
@@ -58,6 +68,17 @@ def from_target(context: Context) -> State:
     parts = parts_of(modes)
     share = tuning.start.broad_share if context.region.box is None else tuning.start.box_share
     return dataclasses.replace(state, mixture=join(around(context, parts), broad, share))
+
+
+def _slopes(context: Context) -> ValueAndGradient | None:
+    """Return what a thrifty search climbs on: it evaluates nothing twice, and does without gradients if need be."""
+    if context.goal is None:
+        return None
+    evaluator, dim, box = context.evaluator, context.dim, context.region.box
+    if evaluator.has_gradient:
+        return slopes(evaluator, np.zeros(dim), np.eye(dim))
+    scale = np.ones(dim) if box is None else np.sqrt(np.asarray(box_variance(*box)))
+    return ByValues(evaluator, scale)
 
 
 def cover(context: Context) -> Mixture:

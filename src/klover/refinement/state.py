@@ -62,13 +62,26 @@ class RoundInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What all rounds share: the source of chance, the target, the largest mixture and its family, the numbers."""
+    """What all rounds share.
+
+    Parameters
+    ----------
+    generator, evaluator
+        Sources of chance and of the target.
+    max_components, family
+        The largest mixture, and what it is made of.
+    tuning
+        The numbers.
+    goal
+        Effective draws of the pool that are enough (:mod:`klover.refinement.thrift`); None where evaluations are cheap.
+    """
 
     generator: np.random.Generator
     evaluator: Evaluator
     max_components: int
     family: Family = Family("student")
     tuning: Tuning = Tuning()
+    goal: int | None = None
 
     @property
     def dim(self) -> int:
@@ -148,6 +161,8 @@ class State:
         Largest share of effective draws so far, and rounds since it grew.
     num_returns
         How often the work went on after an answer that was not good enough.
+    num_blind
+        Rounds that did not know of parts that were found after them: a thrifty answer does without their draws.
     is_done
         Whether the mixture is as good as it will get.
     history
@@ -173,5 +188,6 @@ class State:
     best_ess: float = 0.0
     num_stale: int = 0
     num_returns: int = 0
+    num_blind: int = 0
     is_done: bool = False
     history: tuple[RoundInfo, ...] = ()

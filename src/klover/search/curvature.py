@@ -9,6 +9,7 @@ import numpy as np
 from klover.base.arrays import namespace
 from klover.base.shapes import AnyArray, Float
 from klover.search.climb import ValueAndGradient
+from klover.search.values import ByValues
 from klover.tuning import Search
 
 SMALLEST_EIGENVALUE = 1e-6
@@ -19,7 +20,9 @@ LARGEST_CURVATURE = 1e100
 
 @np.errstate(over="ignore", invalid="ignore")
 def precision(function: ValueAndGradient, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
-    """Negative Hessian at a point, by central differences of the gradient."""
+    """Negative Hessian at a point, by central differences of the gradient; without gradients, of the values."""
+    if isinstance(function, ByValues):
+        return function.precision(x)
     dim = len(x)
     step = FIRST_STEP * (1 + np.abs(x))
     hessian = np.eye(dim)

@@ -31,7 +31,7 @@ NUM_POINTS = 97
 
 @functools.cache
 def smallest_scale(dim: int, num: int, inflations: tuple[float, ...]) -> float:
-    """Return the relative scale from which on a mode is hardly ever missed, with ``num`` starts of each inflation."""
+    """Return the scale from which on a mode is hardly ever missed, by ``num`` starts each; 1 if there is none."""
     low, high = 0.0, 1.0
     for _ in range(NUM_HALVINGS):
         middle = 0.5 * (low + high)

@@ -46,6 +46,7 @@ def find_scale(
     log_evidence: float,
     num: int,
     smallest: float,
+    most: int | None = None,
 ) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim *dim"], float] | None:
     """Return centre, covariance and log mass of what the proposal lacks on another scale; None if that is little.
 
@@ -59,13 +60,21 @@ def find_scale(
         Draws of the ladder.
     smallest
         Mass, relative to the evidence, that is worth an alarm.
+    most
+        Draws in all where one of the first is in a place that the proposal lacks: few say that, not how much it is.
     """
     rungs = ladder(mixture)
+
+    def lacks(x, log_p):
+        return log_p - proposal.log_prob(x) > log_evidence + np.log(TOO_LOW)
+
     x = rungs.draw(generator, num)
     log_p = evaluator.values(x)
-    is_low = log_p - proposal.log_prob(x) > log_evidence + np.log(TOO_LOW)
-    log_ratio = np.where(is_low, log_p - rungs.log_prob(x), -np.inf)
-    log_mass = float(logsumexp(log_ratio)) - np.log(num)
+    if most is not None and most > num and lacks(x, log_p).any():
+        more = rungs.draw(generator, most - num)
+        x, log_p = np.concatenate([x, more]), np.concatenate([log_p, evaluator.values(more)])
+    log_ratio = np.where(lacks(x, log_p), log_p - rungs.log_prob(x), -np.inf)
+    log_mass = float(logsumexp(log_ratio)) - np.log(len(x))
     if log_mass < log_evidence + np.log(smallest) or effective_sample_size(log_ratio) < FEWEST_EFFECTIVE:
         return None
     # The component around which most of it lies gets a copy of the size at which it lies.

@@ -14,31 +14,38 @@ import numpy as np
 from klover.base.shapes import AnyArray, Float
 from klover.importance import ratios
 from klover.mixtures.mixture import Mixture
-from klover.search.climb import climb
+from klover.search.climb import ValueAndGradient, climb
 from klover.search.curvature import local_covariance, log_volume
 from klover.search.envelope import LARGEST_MISS, MASS, smallest_scale
 from klover.search.ladder import find_scale
 from klover.search.modes import resolution_of
 from klover.search.recall import Part
 from klover.search.region import Region
-from klover.search.screen import lowest, score
+from klover.search.screen import KNOWN, lowest, score
 from klover.search.slopes import slopes
 from klover.search.starts import INFLATIONS, draw_rungs
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Missed, Tuning
 
+FEWEST_RADIAL = 10
+"""Draws of the ladder for each dimension, and for one more."""
 SAME_TOP = 0.1
 """Whitened distance below which two climbs have ended on one top."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How hard to look: starts and climbs on each rung, climbs from heavy draws, draws of the ladder."""
+    """How hard to look: starts and climbs on each rung, climbs from heavy draws, draws of the ladder.
+
+    A thrifty one looks at heavy draws before it climbs from them, as at all other starts, and makes all draws of the
+    ladder only where the first of them have seen something.
+    """
 
     num_starts: int
     num_climbs: int
     num_heavy: int
     num_radial: int
+    is_thrifty: bool = False
 
     @classmethod
     def of(cls, tuning: Missed, factor: float | int = 1) -> "Effort":
@@ -50,6 +57,14 @@ class Effort:
             tuning.num_heavy,
             max(round(root * tuning.num_radial), 2),
         )
+
+    @classmethod
+    def thrifty(cls, tuning: Missed, share: float, dim: int) -> "Effort":
+        """Return a share of the usual effort; in more dimensions scales are harder to see."""
+        usual, fewest = cls.of(tuning, share), min(FEWEST_RADIAL * (1 + dim), tuning.num_radial)
+        num_heavy = max(round(share**0.5 * tuning.num_heavy), 1)
+        num_radial = max(round(share * tuning.num_radial), fewest)
+        return dataclasses.replace(usual, num_heavy=num_heavy, num_radial=num_radial, is_thrifty=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +103,13 @@ class Searched:
 
     def __str__(self) -> str:
         """Say what was searched, and what would have been found."""
-        return (
+        looked = (
             f"{self.num_starts} starts up to {self.inflations[1]:.0f} sds away, {self.num_climbs} climbs, "
             f"{self.num_radial} draws on other scales: a further mode with {MASS:.0%} of the mass of a known one, and "
-            f"{self.smallest_scale:.2f} of its width, would have been found with {1 - LARGEST_MISS:.0%}"
         )
+        if self.smallest_scale == 1:
+            return f"{looked}as wide, may have been missed (more than {LARGEST_MISS:.0%})"
+        return f"{looked}{self.smallest_scale:.2f} of its width, would have been found with {1 - LARGEST_MISS:.0%}"
 
 
 def find_missed(
@@ -119,13 +136,14 @@ def find_missed(
         How hard to look, and the numbers of the engine.
     """
     log_ratio, radial = np.asarray(log_ratio), (effort.num_radial, tuning.missed.smallest_halo)
+    most = tuning.missed.num_radial if effort.is_thrifty else None
     log_evidence = float(ratios.log_evidence(log_ratio)[0])
     heaviest = np.argsort(-log_ratio)[: min(effort.num_heavy, int(np.isfinite(log_ratio).sum()))]
     with evaluator.probing():
         tops, values, searched = find_tops(generator, evaluator, mixture, np.asarray(x)[heaviest], effort, tuning)
         is_suspect = values - proposal.log_prob(tops) > log_evidence + np.log(tuning.missed.least_ratio)
         parts = parts_with_mass(evaluator, mixture, tops, values, is_suspect, log_evidence, tuning)
-        scale = find_scale(generator, evaluator, proposal, mixture, log_evidence, *radial)
+        scale = find_scale(generator, evaluator, proposal, mixture, log_evidence, *radial, most)
     return parts + ([] if scale is None else [Part(*scale)]), searched
 
 
@@ -146,6 +164,7 @@ def find_tops(
     region = Region(evaluator.target, tuning.search, evaluator.coordinates)
     rungs = draw_rungs(generator, region, mixture, evaluator.prior_draws(), num)
     flat = rungs.reshape(-1, mixture.dim)
+    heavy = _unknown(function, mixture, heavy, centre, root) if effort.is_thrifty else heavy
     value, gradient = function(np.linalg.solve(root, (flat - centre).T).T)
     scores = score(mixture, flat, np.linalg.solve(root.T, gradient.T).T)
     chosen = lowest(scores.reshape(len(rungs), num), value.reshape(len(rungs), num), effort.num_climbs)
@@ -153,6 +172,19 @@ def find_tops(
     tops, values = climb(function, np.linalg.solve(root, (starts - centre).T).T, resolution=resolution_of(evaluator))
     searched = Searched(len(flat), len(starts), num, (INFLATIONS[0], INFLATIONS[-1]), effort.num_radial, mixture.dim)
     return np.asarray(centre + tops @ root.T), np.where(np.isfinite(values), values, -np.inf), searched
+
+
+def _unknown(
+    function: ValueAndGradient,
+    mixture: Mixture,
+    x: Float[AnyArray, "draw dim"],
+    centre: Float[AnyArray, " dim"],
+    root: Float[AnyArray, "dim dim"],
+) -> Float[AnyArray, "some dim"]:
+    """Return the points that lie in no known basin, by their slopes."""
+    value, gradient = function(np.linalg.solve(root, (x - centre).T).T)
+    scores = score(mixture, x, np.linalg.solve(root.T, gradient.T).T)
+    return x[np.isfinite(value) & (scores < KNOWN)]
 
 
 @np.errstate(over="ignore", invalid="ignore")

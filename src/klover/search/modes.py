@@ -23,12 +23,20 @@ ENDLESS_BATCHES, ENDLESS_SHARE = 4, 0.8
 MOST_NEWTON_STEPS = 30
 NEWTON_GAIN = 0.01
 """A Newton step that promises less, in nats, is not taken."""
+LONG = 20
+"""Steps of a climb; in whitened coordinates a concave log density takes ten."""
 RISING_TOPS, RISING_GAIN = 4, 1.0
 """Tops of a neck that are enough of them, and nats that the last Newton step to each has gained."""
 NEGLIGIBLE = 10.0
 """Nats for each dimension, and for five more, below the highest top: lower ones hold nothing, were they e¹⁰ as wide."""
+NEGLIGIBLE_THRIFTY = 2.0
+"""The same where evaluations are expensive, were they e² as wide."""
 LENGTHS = 0.2 ** np.arange(8)
 SMALLEST_PRECISION = 1e-20
+
+
+Whitening = tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim dim"]]
+"""A centre c and a root R of coordinates z, where x = c + Rz."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,33 +100,75 @@ class Modes:
         return dataclasses.replace(self, count=self.count + (np.arange(len(self.count)) == which))
 
 
-def find_modes(generator: np.random.Generator, evaluator: Evaluator, region: Region, tuning: Search) -> Modes:
-    """Climb from batches of starts until few of them find a top that no other start has found."""
+def find_modes(
+    generator: np.random.Generator,
+    evaluator: Evaluator,
+    region: Region,
+    tuning: Search,
+    function: ValueAndGradient | None = None,
+) -> Modes:
+    """Climb from batches of starts until few of them find a top that no other start has found.
+
+    The function gives values and slopes of the target, if they are not to be those of the evaluator: where evaluations
+    are expensive. Then the first start goes ahead, and the others climb in coordinates that its top has whitened; where
+    they end on several tops, or take many steps, the target is no simple one, and there are as many starts as usual.
+    """
+    cost, is_long = 1 if evaluator.has_gradient else evaluator.target.dim + 1, False
+    is_thrifty, function = function is not None, function or evaluator.values_and_gradients
     dim = evaluator.target.dim
     is_full = dim <= tuning.full_dim
     modes, most = Modes.none(dim, is_full), tuning.most_modes if is_full else MOST_LARGE_MODES
     for _ in range(tuning.most_modes):
         starts = region.draw_starts(generator, tuning.num_starts)
-        tops, values = climb_target(evaluator, starts)
+        if is_thrifty and len(modes.count) == 0:
+            tops, values = climb_target(evaluator, starts[:1], function)
+            if np.isfinite(values[0]):
+                modes = _with_top(function, region, modes, tops[0], float(values[0]), most, tuning)
+                starts = starts[1:]
+        spent = evaluator.num_evaluations
+        is_whitened = is_thrifty and not is_long and len(modes.count) > 0
+        whitening = (modes.x[0], root_of(modes.covariance[0])) if is_whitened else None
+        tops, values = climb_target(evaluator, starts, function, whitening)
         # To a digit that rounding does not reach: a constant in log p must not choose who stands for a mode.
         heights = np.round(values - values.max(), 6) if np.isfinite(values).any() else values
         highest = max([*values, *modes.log_p])
         for place in np.argsort(-heights, kind="stable"):
-            if values[place] > highest - NEGLIGIBLE * (dim + 5):
-                modes = _with_top(evaluator, region, modes, tops[place], float(values[place]), most, tuning)
+            if values[place] > highest - (NEGLIGIBLE_THRIFTY if is_thrifty else NEGLIGIBLE) * (dim + 5):
+                modes = _with_top(function, region, modes, tops[place], float(values[place]), most, tuning)
             if modes.is_neck:
                 return modes
+        is_long = is_thrifty and evaluator.num_evaluations - spent > LONG * len(starts) * cost
+        if is_thrifty and (len(modes.count) > 1 or is_long):
+            tuning = dataclasses.replace(tuning, num_starts=max(tuning.num_starts, Search().num_starts))
         if modes.is_settled(tuning) or modes.is_endless(tuning) or len(modes.count) == most:
             break
     return modes
 
 
 def climb_target(
-    evaluator: Evaluator, starts: Float[np.ndarray, "start dim"]
+    evaluator: Evaluator,
+    starts: Float[np.ndarray, "start dim"],
+    function: ValueAndGradient | None = None,
+    whitening: Whitening | None = None,
 ) -> tuple[Float[np.ndarray, "start dim"], Float[np.ndarray, " start"]]:
-    """Climb the target itself; what is not finite stays below everything."""
-    tops, values = climb(evaluator.values_and_gradients, starts, resolution=resolution_of(evaluator))
-    return np.asarray(tops), np.where(np.isfinite(values), values, -np.inf)
+    """Climb the target itself, in whitened coordinates if there are such; what is not finite stays below everything."""
+    function = function or evaluator.values_and_gradients
+    if whitening is None:
+        tops, values = climb(function, starts, resolution=resolution_of(evaluator))
+        return np.asarray(tops), np.where(np.isfinite(values), values, -np.inf)
+    centre, root = whitening
+
+    def whitened(z):
+        value, gradient = function(centre + z @ root.T)
+        return value, gradient @ root
+
+    tops, values = climb(whitened, np.linalg.solve(root, (starts - centre).T).T, resolution=resolution_of(evaluator))
+    return centre + np.asarray(tops) @ root.T, np.where(np.isfinite(values), values, -np.inf)
+
+
+def root_of(shape: Float[np.ndarray, "dim *dim"]) -> Float[np.ndarray, "dim dim"]:
+    """Return a square root of a covariance matrix, or of variances."""
+    return np.diag(np.sqrt(shape)) if shape.ndim == 1 else np.linalg.cholesky(shape)
 
 
 def resolution_of(evaluator: Evaluator) -> float:
@@ -127,7 +177,7 @@ def resolution_of(evaluator: Evaluator) -> float:
 
 
 def _with_top(
-    evaluator: Evaluator,
+    function: ValueAndGradient,
     region: Region,
     modes: Modes,
     top: Float[np.ndarray, " dim"],
@@ -138,13 +188,13 @@ def _with_top(
     """Count a top with its mode, or add it to the modes if there is room."""
     known, is_rising = modes.index(top, value), False
     if known is None and len(top) <= tuning.full_dim:
-        top, value, is_rising = settle(evaluator.values_and_gradients, top, value)
+        top, value, is_rising = settle(function, top, value)
         known = modes.index(top, value)
     if known is not None:
         return modes.found_again(known)
     if len(modes.count) >= most:
         return modes
-    shape = local_covariance(evaluator.values_and_gradients, top, region.ceiling(top), tuning)
+    shape = local_covariance(function, top, region.ceiling(top), tuning)
     return modes.add(top, value, shape, is_rising)
 
 

@@ -29,6 +29,9 @@ MANY = 2048
 SMALL_BLOCKS = (1, 32)
 """Further blocks where the budget is a time."""
 
+THRIFTY_BLOCKS = (1, 8, 32)
+"""Blocks where every point is expensive, and to fill a block with copies would cost as much."""
+
 COUNTS = ("num_evaluations", "num_nan", "num_infinite", "num_raised", "seconds")
 
 # What a target that raises on the host raises here; a ValueError where that surfaces with the result.
@@ -93,9 +96,11 @@ class Evaluator:
         Most evaluations (an integer; a gradient counts as one) or most time (a ``datetime.timedelta``).
     reserve
         Evaluations that are kept back from the budget until :meth:`open_reserve`.
+    is_thrifty
+        Whether few points are evaluated at a time, each of them expensive: then blocks are small.
     """
 
-    def __init__(self, target: TargetLike, budget: Budget = None, reserve: int = 0):
+    def __init__(self, target: TargetLike, budget: Budget = None, reserve: int = 0, is_thrifty: bool = False):
         self.target = as_target(target)
         self._allowance = Allowance(check_budget(budget), reserve)
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
@@ -109,6 +114,9 @@ class Evaluator:
         small = SMALL_BLOCKS if self._allowance.is_timed and not self._is_filling_free else ()
         self._value_blocks = _up_to(limit, *small, VALUE_BLOCK)
         self._gradient_blocks = _up_to(limit, *small[:1], *GRADIENT_BLOCKS)
+        self._is_thrifty = is_thrifty and not self._is_filling_free and not self._allowance.is_timed
+        if self._is_thrifty:
+            self._value_blocks = self._gradient_blocks = _up_to(limit, *THRIFTY_BLOCKS)
         self._ready: set[tuple[Callable, int]] = set()
         self.has_gradient = _is_differentiable(self.target, self._gradient_blocks[0])
         self._compilation = threading.Thread(target=self._compile_values, daemon=True)
@@ -264,6 +272,8 @@ class Evaluator:
         is_many = len(x) >= blocks[-1] > blocks[0]
         self._num_of_many += is_many * len(x)
         size = blocks[-1] if is_many and self._num_of_many > MANY else blocks[0]
+        if self._is_thrifty:
+            size = next((block for block in blocks if block >= len(x)), blocks[-1])
         parts = [self._run_block(program, x[start : start + size], size) for start in range(0, len(x), size)]
         self.seconds += time.perf_counter() - began
         return _joined(parts)

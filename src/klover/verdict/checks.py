@@ -20,7 +20,7 @@ from klover.mixtures.mixture import Mixture
 from klover.search.missed import Effort, Searched, find_tops, parts_with_mass
 from klover.search.necks import endless_neck
 from klover.search.recall import Part
-from klover.search.tails import endless_coordinate
+from klover.search.tails import RADII, endless_coordinate
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Tuning
 from klover.verdict.status import Status
@@ -90,6 +90,11 @@ class Doubt:
 
 
 Check = Callable[[Case], Doubt | None]
+
+
+def num_evaluations_of_checks(dim: int) -> int:
+    """Return how many evaluations the checks make: repeated draws, probes along all axes, curvatures across them."""
+    return 2 * NUM_REPEATED + 1 + (2 * len(RADII) + 6) * dim
 
 
 def no_support(case: Case) -> Doubt | None:
