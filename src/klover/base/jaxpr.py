@@ -137,6 +137,12 @@ def _inner(equation: Any) -> Iterator[Jaxpr]:
                 yield part.jaxpr if isinstance(part, core.ClosedJaxpr) else part
 
 
+def calls_host(jaxpr: Jaxpr) -> bool:
+    """Whether a program calls Python on its way, as ``jax.pure_callback`` does."""
+    is_callback = any("callback" in equation.primitive.name for equation in jaxpr.eqns)
+    return is_callback or any(calls_host(inner) for equation in jaxpr.eqns for inner in _inner(equation))
+
+
 def prune(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Leave out all equations and constants of a program that its results do not need."""
     from jax.extend import core
