@@ -29,6 +29,7 @@ class Cores:
         self._target = target
         self._most = num_cores() if jax.default_backend() == "cpu" else 1
         self._most_points = LARGEST_INTERMEDIATE // target.largest_intermediate
+        self._pool: ThreadPoolExecutor | None = None
         self._fastest: dict[tuple[Any, int], float] = {}
         self._programs: dict[tuple[Any, int], Callable | None] = {}
 
@@ -55,8 +56,11 @@ class Cores:
                 results = [np.asarray(result, float) for result in compiled(self._target, block)]
             return results, time.perf_counter() - began
 
-        with ThreadPoolExecutor(num_threads) as pool:
-            done = list(pool.map(run_one, blocks))
+        # Threads that wait for the next call end with this object.
+        self._pool = self._pool or ThreadPoolExecutor(self._most)
+        shares = np.array_split(np.arange(len(blocks)), num_threads)
+        parts = self._pool.map(lambda share: [run_one(blocks[place]) for place in share], shares)
+        done = [result for part in parts for result in part]
         self.note(program, size, min(seconds for _, seconds in done))
         return [results for results, _ in done]
 
