@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from klover import Target
-from klover.base.jaxpr import evaluate_jaxpr, largest_array, prune, signature, trace
+from klover.base.jaxpr import calls_host, evaluate_jaxpr, largest_array, prune, signature, trace
 
 
 def traced(function, *arguments):
@@ -167,3 +167,20 @@ def test_a_traced_function_gives_what_the_function_gives():
     for factor in (1.0, -2.0):
         moved = jax.tree.map(lambda leaf, factor=factor: factor * leaf, arguments)
         jax.tree.map(np.testing.assert_allclose, program(*moved), function(*moved))
+
+
+def test_a_program_for_one_run_draws_what_others_draw():
+    def draw(key):
+        return jax.random.normal(key, (50,))
+
+    key = jax.random.key(3)
+    np.testing.assert_allclose(trace(draw, key, is_for_one_run=True)(key), draw(key), rtol=1e-12)
+
+
+def test_programs_that_call_the_host_are_told():
+    def inside(x):
+        shape = jax.ShapeDtypeStruct((), x.dtype)
+        return jax.lax.cond(x > 0, lambda v: jax.pure_callback(np.sin, shape, v), jnp.cos, x)
+
+    assert calls_host(jax.make_jaxpr(inside)(1.0).jaxpr)
+    assert not calls_host(jax.make_jaxpr(lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x))(1.0).jaxpr)

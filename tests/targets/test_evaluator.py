@@ -363,6 +363,7 @@ def sizes_of_blocks(monkeypatch, evaluator, num):
 
 def test_blocks_are_few_and_of_few_sizes(monkeypatch):
     evaluator = Evaluator(plain())
+    monkeypatch.setattr(evaluator_module, "MANY", 2048)
     # The first many points do not wait for a large block's compilation, the next do.
     seen, _ = sizes_of_blocks(monkeypatch, evaluator, 1100)
     assert seen == [VALUE_BLOCK] * 2 + [32] * 35
@@ -387,7 +388,7 @@ def test_the_target_is_compiled_once_for_each_size_of_block():
     target = Target(lambda x: -jnp.sum(jnp.cosh(x)), jnp.zeros(3))
     evaluator = Evaluator(target)
     before = evaluator_module._values._cache_size(), evaluator_module._values_and_gradients._cache_size()
-    for num in (1, 3, 40, 1024, 1500, 2000):
+    for num in (1, 3, 40, 1024, 1500, evaluator_module.MANY):
         evaluator.values(points(num, 3))
         evaluator.values_and_gradients(points(num, 3))
     after = evaluator_module._values._cache_size(), evaluator_module._values_and_gradients._cache_size()

@@ -29,7 +29,11 @@ BLOCK = 1024
 
 def namespace(*arrays: Any) -> ModuleType:
     """Return ``jax.numpy`` if any array is a JAX array (or tracer), else ``numpy``."""
-    return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+    # Asked some ten thousand times in a fit; whether something is a JAX array takes long to find out.
+    for array in arrays:
+        if type(array) is not np.ndarray and isinstance(array, jax.Array):
+            return jnp
+    return np
 
 
 def randomness(source: KeyLike | np.random.Generator, *arrays: Any) -> RandomKey | np.random.Generator:

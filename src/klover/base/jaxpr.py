@@ -7,7 +7,6 @@ second data set compiles nothing.
 
 import collections
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -54,19 +53,32 @@ class Program:
     jaxpr: Jaxpr = dataclasses.field(compare=False)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _run(program: Program, constants: Sequence[AnyArray], leaves: Sequence[AnyArray]) -> list[jax.Array]:
     return evaluate_jaxpr(program.jaxpr, constants, *leaves)
 
 
-def trace(function: Callable[..., PyTree], *arguments: PyTree) -> Callable[..., PyTree]:
+def _in_a_hurry() -> dict[str, Any]:
+    """Say how to compile what runs once: the compiler's optimisation of random numbers alone takes it a second."""
+    # The older emitters take half the time; jax 0.12 has the new ones alone.
+    older = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 12) else {}
+    return {"xla_backend_optimization_level": 0} | older
+
+
+_compiled = jax.jit(_run, static_argnums=0)
+_compiled_in_a_hurry = jax.jit(_run, static_argnums=0, compiler_options=_in_a_hurry())
+
+
+def trace(function: Callable[..., PyTree], *arguments: PyTree, is_for_one_run: bool = False) -> Callable[..., PyTree]:
     """Return a compiled function of arguments like these: functions that compute the same share one program.
 
-    The arrays that the function refers to are arguments of that program.
+    The arrays that the function refers to are arguments of that program. One that runs once, or for a moment, is not
+    optimised by the compiler where that is the CPU's.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    program, structure = Program(signature(closed.jaxpr), closed.jaxpr), jax.tree.structure(shapes)
-    return lambda *arguments: jax.tree.unflatten(structure, _run(program, closed.consts, jax.tree.leaves(arguments)))
+    closed, structure = prune(closed), jax.tree.structure(shapes)
+    program = Program(signature(closed.jaxpr), closed.jaxpr)
+    run = _compiled_in_a_hurry if is_for_one_run and jax.default_backend() == "cpu" else _compiled
+    return lambda *arguments: jax.tree.unflatten(structure, run(program, closed.consts, jax.tree.leaves(arguments)))
 
 
 def signature(jaxpr: Jaxpr) -> Hashable:
@@ -123,6 +135,12 @@ def _inner(equation: Any) -> Iterator[Jaxpr]:
         for part in value if isinstance(value, tuple | list) else (value,):
             if isinstance(part, core.ClosedJaxpr | core.Jaxpr):
                 yield part.jaxpr if isinstance(part, core.ClosedJaxpr) else part
+
+
+def calls_host(jaxpr: Jaxpr) -> bool:
+    """Whether a program calls Python on its way, as ``jax.pure_callback`` does."""
+    is_callback = any("callback" in equation.primitive.name for equation in jaxpr.eqns)
+    return is_callback or any(calls_host(inner) for equation in jaxpr.eqns for inner in _inner(equation))
 
 
 def prune(closed: ClosedJaxpr) -> ClosedJaxpr:

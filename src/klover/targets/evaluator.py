@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 
 from klover.base.shapes import Float
 from klover.targets.budget import Allowance, Budget, BudgetExhausted, check_budget
+from klover.targets.cores import Cores
 from klover.targets.loaded import TargetLike, as_target
 from klover.targets.positions import pad
 from klover.targets.prior import Points, PriorDraws
@@ -24,8 +25,8 @@ from klover.targets.target import LARGEST_INTERMEDIATE, Target
 
 GRADIENT_BLOCKS = (32, 512)
 VALUE_BLOCK = 1024
-MANY = 2048
-"""Points from which on many at a time are worth another program."""
+MANY = 2**14
+"""Points from which on many at a time are worth another program: it saves some µs a point, and takes 0.15 to 0.3 s."""
 SMALL_BLOCKS = (1, 32)
 """Further blocks where the budget is a time."""
 
@@ -118,6 +119,7 @@ class Evaluator:
         if self._is_thrifty:
             self._value_blocks = self._gradient_blocks = _up_to(limit, *THRIFTY_BLOCKS)
         self._ready: set[tuple[Callable, int]] = set()
+        self._cores = Cores(self.target)
         self.has_gradient = _is_differentiable(self.target, self._gradient_blocks[0])
         self._compilation = threading.Thread(target=self._compile_values, daemon=True)
         self._prior = PriorDraws(self.target, self._compilation)
@@ -274,9 +276,22 @@ class Evaluator:
         size = blocks[-1] if is_many and self._num_of_many > MANY else blocks[0]
         if self._is_thrifty:
             size = next((block for block in blocks if block >= len(x)), blocks[-1])
-        parts = [self._run_block(program, x[start : start + size], size) for start in range(0, len(x), size)]
+        parts = self._run_blocks(program, [x[start : start + size] for start in range(0, len(x), size)], size)
         self.seconds += time.perf_counter() - began
         return _joined(parts)
+
+    def _run_blocks(self, program: Callable, blocks: Sequence[np.ndarray], size: int) -> list[list[np.ndarray]]:
+        """Run blocks side by side where that is worth it, or one after another."""
+        num_threads = self._cores.num_threads(program, size, len(blocks))
+        if num_threads > 1:
+            done = self._cores.run(program, [pad(block, size) for block in blocks], num_threads)
+            return [[result[: len(block)] for result in part] for part, block in zip(done, blocks, strict=True)]
+        parts = []
+        for block in blocks:
+            began = time.perf_counter()
+            parts.append(self._run_block(program, block, size))
+            self._cores.note(program, size, time.perf_counter() - began)
+        return parts
 
     def _run_in_time(
         self, program: Any, x: Points, blocks: tuple[int, ...], fewest: int | None = None

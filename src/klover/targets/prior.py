@@ -6,6 +6,7 @@ import warnings
 import jax
 import numpy as np
 
+from klover.base.checks import as_key
 from klover.base.shapes import Float
 from klover.targets.positions import ravel_rows
 from klover.targets.target import Target
@@ -63,7 +64,7 @@ class PriorDraws:
             self._compilation.join()
         try:
             with jax.enable_x64(dtype == np.float64):  # a thread does not inherit it
-                draws = np.asarray(ravel_rows(info.prior(jax.random.key(0), NUM_DRAWS)), float)
+                draws = np.asarray(ravel_rows(info.prior(as_key(0), NUM_DRAWS)), float)
         except NotImplementedError:  # what modelling languages raise for a distribution without a sampler
             return
         except Exception as error:  # of the user's own code, told in the thread that wants the draws

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import klover
-from helpers import linear_regression
+from helpers import compilations, linear_regression
 
 numpyro = pytest.importorskip("numpyro")
 dist, handlers = numpyro.distributions, numpyro.handlers
@@ -171,6 +171,13 @@ def test_other_data_of_one_shape_compile_nothing():
     first, second = klover.from_numpyro(line, X, Y), klover.from_numpyro(line, X + 1, Y**2)
     assert jax.tree.structure(first) == jax.tree.structure(second)
     assert first.log_prob(np.zeros(1)) != second.log_prob(np.zeros(1))
+    assert first.model_info is not None
+    assert second.model_info is not None
+    key = jax.random.key(0)
+    drawn = first.model_info.prior(key, 7)
+    with compilations() as compiled:
+        np.testing.assert_array_equal(second.model_info.prior(key, 7)["slope"], drawn["slope"])
+    assert compiled == []
 
 
 @pytest.mark.parametrize(

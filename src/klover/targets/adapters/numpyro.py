@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from klover.base import optional
 from klover.base.checks import check_function, note
+from klover.base.jaxpr import trace
 from klover.targets.bounds import Corners, reach
 from klover.targets.model_info import ModelInfo
 from klover.targets.positions import flatten
@@ -282,11 +283,13 @@ def _model_info(model: Callable, args: tuple, kwargs: dict, sites: _Sites) -> Mo
         return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in sites.observed}
 
     def draw(key):
-        trace = handlers.trace(handlers.seed(model, key)).get_trace(*args, **kwargs)
-        return {name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in sites.latent}
+        seen = handlers.trace(handlers.seed(model, key)).get_trace(*args, **kwargs)
+        return {name: biject_to(seen[name]["fn"].support).inv(seen[name]["value"]) for name in sites.latent}
 
     def prior(key, num):
-        return jax.jit(jax.vmap(draw))(jax.random.split(key, num))
+        # One program from the key to the draws: to split a key by itself compiles for longer than the draws take.
+        draws = trace(lambda key: jax.vmap(draw)(jax.random.split(key, num)), key, is_for_one_run=True)(key)
+        return jax.tree.map(np.asarray, draws)
 
     def predict(key, position):
         fixed = handlers.substitute(model, data=latent(position))
