@@ -13,7 +13,7 @@ from klover.base import optional
         (optional.xarray, "xarray", "arviz"),
         (optional.arviz, "arviz", "arviz"),
         (optional.pandas, "pandas", "arviz"),
-        (optional.joblib, "joblib", "parallel"),
+        (optional.distributed, "distributed", "dask"),
         (optional.httpstan, "httpstan", "stan"),
     ],
 )

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from klover.targets.budget import AT_A_TIME, HELD_BACK, Allowance, check_budget
+from klover.targets.budget import AT_A_TIME, HELD_BACK, SPENT, Allowance, Bound, BudgetExhausted, check_budget
 
 
 def seconds(number):
@@ -91,3 +91,45 @@ def test_a_part(budget):
         assert allowance.affords(20, 30)
         assert not allowance.affords(20, 31)
     assert allowance.affords(20, 60)
+
+
+def test_an_exhausted_budget_says_so():
+    assert str(BudgetExhausted()) == SPENT
+
+
+def test_a_bound_ends_the_work_in_words():
+    bound = Bound((1000, 60.0), (100, 5.0))
+    bound.check((900, 60.0), 100)
+    with pytest.raises(BudgetExhausted, match="1,000 evaluations, the bound without a budget"):
+        bound.check((900, 0.0), 101)
+    with pytest.raises(BudgetExhausted, match="60 s of klover's own work"):
+        bound.check((0, 60.1))
+    assert bound.leaves_rounds((999, 59.9))
+    assert not bound.leaves_rounds((1000, 0.0))
+    assert not bound.leaves_rounds((0, 60.0))
+
+
+def test_a_bound_leaves_what_the_answer_takes():
+    bound = Bound((1000, 60.0), (100, 5.0))
+    bound.extend((950, 58.0), 30)
+    bound.check((1000, 63.0), 80)
+    with pytest.raises(BudgetExhausted):
+        bound.check((1000, 63.0), 81)
+    assert not bound.leaves_rounds((1000, 0.0))
+    bound.shorten()
+    with pytest.raises(BudgetExhausted):
+        bound.check((1000, 0.0), 1)
+
+
+def test_a_part_of_a_bound():
+    bound = Bound((1000, 60.0))
+    with bound.part((200, 20.0), 0.5):
+        bound.check((600, 40.0))
+        with pytest.raises(BudgetExhausted):
+            bound.check((601, 0.0))
+    bound.check((1000, 60.0))
+
+
+def test_no_bound_ends_nothing():
+    Bound().check((10**12, 1e9), 10**12)
+    assert Bound().leaves_rounds((10**12, 1e9))

@@ -25,9 +25,9 @@ def seen(monkeypatch):
     monkeypatch.setattr(cores, "num_cores", lambda: 3)
     names, run = [], cores.Cores.run
 
-    def noted(self, program, blocks, num_threads):
+    def noted(self, program, blocks, num_threads, done):
         names.append(num_threads)
-        return run(self, program, blocks, num_threads)
+        return run(self, program, blocks, num_threads, done)
 
     monkeypatch.setattr(cores.Cores, "run", noted)
     return names
@@ -88,3 +88,11 @@ def test_quick_blocks_stay_on_one_thread(seen, monkeypatch):
     for _ in range(2):
         evaluator.values(POINTS)
     assert seen == []
+
+
+def test_a_process_takes_no_more_cores_than_jax_was_told_to(monkeypatch):
+    monkeypatch.delenv("PJRT_NPROC", raising=False)
+    there = cores.num_cores()
+    for told, expected in {"1": 1, "100000": there, "many": there, "0": there}.items():
+        monkeypatch.setenv("PJRT_NPROC", told)
+        assert cores.num_cores() == expected

@@ -316,38 +316,6 @@ def test_targets_of_jax_have_a_gradient(make):
     assert Evaluator(make().target).has_gradient
 
 
-def test_counts_go_on_where_another_evaluator_stopped():
-    target = Target(lambda x: jnp.asarray(VALUES)[x[0].astype(int)], jnp.zeros(1))
-    first, second = Evaluator(target, 10), Evaluator(target, 10)
-    first.values(np.arange(6.0)[:, None])
-    counts = first.counts()
-    assert {name: counts[name] for name in evaluator_module.COUNTS[:4]} == {
-        "num_evaluations": 6,
-        "num_nan": 2,
-        "num_infinite": 1,
-        "num_raised": 0,
-    }
-    assert 0 < counts["seconds"] <= counts["elapsed"] <= first.elapsed
-    second.set_counts(counts)
-    again = second.counts()
-    assert {name: again[name] for name in evaluator_module.COUNTS} == {
-        name: counts[name] for name in evaluator_module.COUNTS
-    }
-    assert again["elapsed"] >= counts["elapsed"]
-    assert second.num_left == 4
-    with pytest.raises(BudgetExhausted):
-        second.values(np.zeros((5, 1)))
-
-
-def test_time_goes_on_where_another_evaluator_stopped():
-    evaluator = Evaluator(plain(), datetime.timedelta(hours=1))
-    evaluator.set_counts(dict.fromkeys(evaluator_module.COUNTS, 0.0) | {"elapsed": 3500.0})
-    evaluator.values(points(1, 2))
-    evaluator.set_counts(dict.fromkeys(evaluator_module.COUNTS, 0.0) | {"elapsed": 3600.0})
-    with pytest.raises(BudgetExhausted):
-        evaluator.values(points(1, 2))
-
-
 def sizes_of_blocks(monkeypatch, evaluator, num):
     seen, x = [], points(num, evaluator.target.dim)
     with monkeypatch.context() as patch:

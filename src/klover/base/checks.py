@@ -24,6 +24,10 @@ NUMBERS = "biuf"
 T = TypeVar("T")
 
 
+class DamagedFile(ValueError):
+    """A file that was cut or changed, or that klover has not written."""
+
+
 def as_key(key: Any) -> RandomKey:
     """Return one typed key; a whole number is the seed of one."""
     if isinstance(key, numbers.Integral) and not isinstance(key, bool):

@@ -121,6 +121,16 @@ def _many_whitened_squares_jvp(primals, tangents):
     return _many_whitened_squares(*primals), jax.jvp(_whitened_squares, primals, tangents)[1]
 
 
+def times(root: Float[np.ndarray, "dim *dim"], z: Float[AnyArray, "... dim"]) -> Float[np.ndarray, "... dim"]:
+    """Multiply points by a matrix, or by the diagonal of one, on the host."""
+    return np.asarray(z * root if root.ndim == 1 else z @ root.T)
+
+
+def divided(root: Float[np.ndarray, "dim *dim"], x: Points) -> Float[np.ndarray, "draw dim"]:
+    """Multiply points by the inverse of a matrix, or of the diagonal of one."""
+    return np.asarray(x / root if root.ndim == 1 else np.linalg.solve(root, x.T).T)
+
+
 def cholesky(covariance: Float[AnyArray, "... dim dim"]) -> Float[AnyArray, "... dim dim"]:
     """Cholesky factor through the correlation matrix, so that scales of 1e-8 beside 1e8 do no harm."""
     xp = namespace(covariance)

@@ -20,8 +20,8 @@ def _loader(name: str, need: str, extra: str) -> Callable[[], ModuleType]:
 
 arviz = _loader("arviz", "Results for ArviZ need", "arviz")
 blackjax = _loader("blackjax", "The paper's Markov chains need", "paper")
+distributed = _loader("distributed", "A cluster (--dask) needs", "dask")
 httpstan = _loader("httpstan", "Stan programs need", "stan")
-joblib = _loader("joblib", "Several processes (num_jobs) need", "parallel")
 pandas = _loader("pandas", "DataFrames need", "arviz")
 xarray = _loader("xarray", "Labelled results need", "arviz")
 

@@ -1,4 +1,7 @@
-"""Budgets: a number of evaluations, or a time, which the pace of the target turns into a number of evaluations."""
+"""Budgets: a number of evaluations, or a time, which the pace of the target turns into a number of evaluations.
+
+Where there is no budget there is a :class:`Bound`, so that no fit goes on for ever.
+"""
 
 import contextlib
 import datetime
@@ -11,6 +14,8 @@ from klover.base.checks import check_count
 Budget = int | datetime.timedelta | None
 Amount = int | float
 """Evaluations, or seconds."""
+Work = tuple[Amount, float]
+"""Evaluations, and seconds of other work."""
 
 AT_A_TIME = 0.1
 """Share of a time that one block of evaluations may take: between blocks the clock is looked at."""
@@ -18,8 +23,14 @@ HELD_BACK = 0.05, 0.25
 """Least and largest share of a time that a reserve is: final draws take time beside the evaluations as well."""
 
 
+SPENT = "the budget is spent"
+
+
 class BudgetExhausted(Exception):
-    """Raised before an evaluation that the budget does not allow."""
+    """Raised before an evaluation that the budget, or the bound in its place, does not allow; it says which."""
+
+    def __init__(self, cause: str = SPENT):
+        super().__init__(cause)
 
 
 def check_budget(budget: Any, minimum: int = 1) -> Budget:
@@ -90,6 +101,10 @@ class Allowance:
             return None
         return int(rest / self._price) if rest > 0 else 0
 
+    def num_allowed(self, spent: Amount) -> int | None:
+        """Return the evaluations that may be made by now; None if any number."""
+        return None if math.isinf(self._limit) else max(int((self._limit - spent) / self._price), 0)
+
     def num_at_a_time(self, spent: Amount) -> float:
         """Return how many evaluations may be made before the clock is looked at again; none if the time is up."""
         rest = self._limit - spent
@@ -117,3 +132,55 @@ class Allowance:
         self._is_reserve_open = True
         if self.is_timed:
             self._total = max(self._total, spent + HELD_BACK[0] * self._total)
+
+
+class Bound:
+    """Where a fit without a budget ends: after so many evaluations, or so many seconds of work beside them.
+
+    It changes nothing before it is reached.
+
+    Parameters
+    ----------
+    most
+        Where the work ends; none at all if the first of them is 0.
+    last
+        What is left for the answer (final draws, the last search, checks) in any case.
+    """
+
+    def __init__(self, most: Work = (0, 0.0), last: Work = (0, 0.0)):
+        self._most, self._last = most, last
+        self._limit = most
+
+    def check(self, spent: Work, num: int = 0) -> None:
+        """End the work where so many evaluations more exceed the bound, and say in words which one it is."""
+        if self._most[0] == 0:
+            return
+        if spent[0] + num > self._limit[0]:
+            raise BudgetExhausted(f"{self._most[0]:,} evaluations, the bound without a budget")
+        if spent[1] > self._limit[1]:
+            raise BudgetExhausted(f"{self._most[1]:.0f} s of klover's own work, the bound without a budget")
+
+    def extend(self, spent: Work, num: int = 0) -> None:
+        """Allow what belongs to the answer, and so many evaluations beside it."""
+        self._limit = (
+            max(self._limit[0], spent[0] + num + self._last[0]),
+            max(self._limit[1], spent[1] + self._last[1]),
+        )
+
+    def shorten(self) -> None:
+        """Keep back what belongs to the answer."""
+        self._limit = self._most
+
+    def leaves_rounds(self, spent: Work) -> bool:
+        """Whether anything is left but what belongs to the answer."""
+        return self._most[0] == 0 or all(amount < most for amount, most in zip(spent, self._most, strict=True))
+
+    @contextlib.contextmanager
+    def part(self, spent: Work, share: float) -> Iterator[None]:
+        """Let no more than a share of the rest be spent meanwhile."""
+        limit = self._limit
+        self._limit = spent[0] + share * (limit[0] - spent[0]), spent[1] + share * (limit[1] - spent[1])
+        try:
+            yield
+        finally:
+            self._limit = limit

@@ -22,12 +22,13 @@ class Cores:
     Parameters
     ----------
     target
-        The target. One that calls the host runs on one thread: foreign code need not bear two.
+        The target. One that calls the host runs on one thread: foreign code need not bear two. So does one whose data
+        lie on several devices: these work at the same time anyway, and have to begin programs in one order.
     """
 
     def __init__(self, target: Target):
         self._target = target
-        self._most = num_cores() if jax.default_backend() == "cpu" else 1
+        self._most = num_cores() if jax.default_backend() == "cpu" and target.num_devices < 2 else 1
         self._most_points = LARGEST_INTERMEDIATE // target.largest_intermediate
         self._pool: ThreadPoolExecutor | None = None
         self._fastest: dict[tuple[Any, int], float] = {}
@@ -44,25 +45,35 @@ class Cores:
             return 1
         return 1 if self._compiled(program, size) is None else most
 
-    def run(self, program: Any, blocks: Sequence[np.ndarray], num_threads: int) -> list[Sequence[np.ndarray]]:
-        """Return the results of blocks of one size, in their order: the same numbers as one after another."""
+    def run(
+        self,
+        program: Any,
+        blocks: Sequence[np.ndarray],
+        num_threads: int,
+        done: Callable[[int, list[np.ndarray]], list[np.ndarray]],
+    ) -> list[list[np.ndarray]]:
+        """Return the results of blocks of one size, in their order: the same numbers as one after another.
+
+        ``done`` gets the number of a block and its results, in the thread that has made them, and returns them.
+        """
         size, is_double = len(blocks[0]), blocks[0].dtype == np.float64
         compiled = self._compiled(program, size)
         assert compiled is not None
 
-        def run_one(block):
+        def run_one(place):
             began = time.perf_counter()
             with jax.enable_x64(is_double):  # a thread does not inherit it
-                results = [np.asarray(result, float) for result in compiled(self._target, block)]
-            return results, time.perf_counter() - began
+                results = [np.asarray(result, float) for result in compiled(self._target, blocks[place])]
+            seconds = time.perf_counter() - began
+            return done(place, results), seconds
 
         # Threads that wait for the next call end with this object.
         self._pool = self._pool or ThreadPoolExecutor(self._most)
         shares = np.array_split(np.arange(len(blocks)), num_threads)
-        parts = self._pool.map(lambda share: [run_one(blocks[place]) for place in share], shares)
-        done = [result for part in parts for result in part]
-        self.note(program, size, min(seconds for _, seconds in done))
-        return [results for results, _ in done]
+        parts = self._pool.map(lambda share: [run_one(place) for place in share], shares)
+        finished = [result for part in parts for result in part]
+        self.note(program, size, min(seconds for _, seconds in finished))
+        return [results for results, _ in finished]
 
     def _compiled(self, program: Any, size: int) -> Callable | None:
         """Return a program as it was compiled, whatever a thread's settings are; None where it calls the host."""
@@ -75,5 +86,7 @@ class Cores:
 
 
 def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use: no more than JAX itself was told to."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    told = os.environ.get("PJRT_NPROC", "")
+    return min(there, int(told)) if told.isdigit() and int(told) > 0 else there

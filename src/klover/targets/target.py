@@ -29,6 +29,7 @@ from klover.base.checks import (
     note,
 )
 from klover.base.jaxpr import ClosedJaxpr, Jaxpr, evaluate_jaxpr, largest_array, prune, signature
+from klover.base.processes import are_shared, num_devices, to_host
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree
 from klover.targets.check import TargetCheck, find_problems
 from klover.targets.model_info import ModelInfo
@@ -188,6 +189,16 @@ class Target:
         return self._arrays.box
 
     @property
+    def num_devices(self) -> int:
+        """Number of devices that the data lie on, in all processes; 0 where they are NumPy arrays."""
+        return num_devices(self._arrays)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes hold parts of the data, so that all of them have to evaluate in step."""
+        return are_shared(self._arrays)
+
+    @property
     def largest_intermediate(self) -> int:
         """Most numbers in one array that an evaluation at one point makes on its way."""
         return largest_array(self._program.density)
@@ -228,7 +239,7 @@ class Target:
         size = min(BLOCK, max(LARGEST_INTERMEDIATE // largest_array(self._program.constrain), 1))
         padded = pad(points, -(-len(points) // size) * size)
         parts = [_positions(self, padded[first : first + size]) for first in range(0, max(len(padded), 1), size)]
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(points)], *parts)
+        return jax.tree.map(lambda *leaves: np.concatenate([to_host(leaf) for leaf in leaves])[: len(points)], *parts)
 
     def flat_position(self, x: Float[AnyArray, "draw dim"]) -> Float[AnyArray, "draw value"]:
         """Turn flat points into constrained positions, each raveled in the order of ``names``."""
@@ -245,26 +256,28 @@ class Target:
         check_count("num_points", num_points, 1)
         steps = jax.random.normal(key, (num_points, self.dim), self.start.dtype)
         points = jnp.concatenate([self.start[None], self.start + steps])
-        function = jax.value_and_grad(self.log_prob)
+        function = jax.value_and_grad(Target.log_prob, argnums=1)
         try:
-            jax.eval_shape(function, self.start)
+            jax.eval_shape(function, self, self.start)
         except (TypeError, ValueError, NotImplementedError):
             # A callback on the host has no gradient, and needs none.
-            function = lambda point: (self.log_prob(point), jnp.zeros_like(point))  # noqa: E731
-        value, gradient = jax.jit(jax.vmap(function))(points)
-        return TargetCheck(tuple(find_problems(np.asarray(value), np.asarray(gradient))))
+            function = lambda target, point: (target.log_prob(point), jnp.zeros_like(point))  # noqa: E731
+        value, gradient = jax.jit(jax.vmap(function, (None, 0)))(self, points)
+        return TargetCheck(tuple(find_problems(to_host(value), to_host(gradient))))
+
+
+def log_prob_in_blocks(target: Target, x: Float[AnyArray, "draw dim"]) -> Float[jax.Array, " draw"]:
+    """Log density as the user's function gives it; in blocks, where all points at once would take too much memory."""
+    block = max(LARGEST_INTERMEDIATE // target.largest_intermediate, 1)
+    is_large = x.shape[0] > block
+    return jax.lax.map(target.log_prob, jnp.asarray(x), batch_size=block) if is_large else target.log_prob(x)
 
 
 def evaluate(
     target: Target, x: Float[AnyArray, "draw dim"]
 ) -> tuple[Float[jax.Array, " draw"], Int[jax.Array, ""], Int[jax.Array, ""]]:
-    """Log density with every invalid value (NaN, +inf) replaced by -inf, and the counts of NaN and of +inf.
-
-    Where all points at once would take too much memory, they are taken in blocks.
-    """
-    block = max(LARGEST_INTERMEDIATE // target.largest_intermediate, 1)
-    is_large = x.shape[0] > block
-    value = jax.lax.map(target.log_prob, jnp.asarray(x), batch_size=block) if is_large else target.log_prob(x)
+    """Log density with every invalid value (NaN, +inf) replaced by -inf, and the counts of NaN and of +inf."""
+    value = log_prob_in_blocks(target, x)
     is_nan, is_positive = jnp.isnan(value), value == jnp.inf
     return jnp.where(is_nan | is_positive, -jnp.inf, value), jnp.sum(is_nan), jnp.sum(is_positive)
 

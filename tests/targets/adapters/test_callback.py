@@ -1,5 +1,7 @@
-import importlib
+import concurrent.futures
+import pickle
 import re
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +10,15 @@ import pytest
 from scipy import special, stats
 
 import klover
-from helpers import needs
 from klover.targets.adapters.callback import from_callback
+from klover.targets.adapters.host import SAFE_BYTES
 from klover.targets.evaluator import Evaluator
 from klover.verdict.status import Status
+from klover.workers.errors import PoolGone
+from klover.workers.plain import Alone
+from pool_functions import RAISING, bell, bell_gradient, fragile, raising
 
-INFINITY = np.inf
+INFINITY, NAN = np.inf, np.nan
 BOUNDS = (np.array([-INFINITY, 0.0, -2.0, 1.0]), np.array([INFINITY, INFINITY, 3.0, 4.0]))
 KINDS = {
     "free": (-INFINITY, INFINITY),
@@ -22,15 +27,6 @@ KINDS = {
     "both": (-1.5, 2.5),
     "unit": (0.0, 1.0),
 }
-
-
-def bell(x):
-    """Return the log density of independent Normals around 1, for one point or many."""
-    return -0.5 * np.sum((x - 1.0) ** 2, -1) - 0.5 * x.shape[-1] * np.log(2 * np.pi)
-
-
-def bell_gradient(x):
-    return 1.0 - x
 
 
 class Counter:
@@ -63,6 +59,22 @@ def test_a_block_is_one_call_and_its_filling_is_not_evaluated():
     counter.shapes.clear()
     np.testing.assert_allclose(evaluator.values(points(1030)), bell(points(1030)), rtol=1e-14)
     assert counter.shapes == [(1024, 4), (6, 4)]
+
+
+def test_large_blocks_are_several_calls_of_safe_size():
+    """On one core JAX never ends to copy a larger argument of a callback."""
+    sizes = []
+
+    def counted(x):
+        sizes.append(x.nbytes)
+        return -0.5 * (x**2).sum(1)
+
+    target = klover.from_callback(counted, 100, vectorized=True)
+    x = points(300, 100)
+    np.testing.assert_allclose(jax.jit(jax.vmap(target.log_prob))(x), -0.5 * (x**2).sum(1))
+    nested = jax.vmap(jax.vmap(target.log_prob))(x.reshape(3, 100, 100))
+    np.testing.assert_allclose(nested, -0.5 * (x**2).sum(1).reshape(3, 100))
+    assert max(sizes) < SAFE_BYTES
 
 
 def test_a_value_with_its_gradient_calls_each_function_once():
@@ -280,38 +292,71 @@ def test_a_gradient_may_raise():
     np.testing.assert_allclose(gradient, [[1.0, 0.0], [0.0, 0.0]])
 
 
-class Awkward(Exception):
-    """An error that cannot be pickled."""
+class Serial:
+    """A pool that has nothing but ``map``, and remembers how many chunks it was given."""
 
-    def __init__(self, text, other):
-        super().__init__(text)
+    num_chunks = 0
+
+    def map(self, function, chunks):
+        self.num_chunks += len(chunks)
+        return map(function, chunks)
 
 
-@needs("joblib")
-def test_points_are_shared_among_processes():
-    def awkward(x):
-        if x[0] > 0.0:
-            raise Awkward("beyond the table", None)
-        return bell(x)
-
+@pytest.mark.parametrize("kind", ["executor", "map"])
+def test_a_pool_finds_what_this_process_finds(kind):
     x = points(9)
-    target = from_callback(awkward, 4, num_jobs=2)
-    with pytest.warns(UserWarning, match="beyond the table"):
-        value = np.asarray(target.log_prob(x))
-    np.testing.assert_allclose(value, np.where(x[:, 0] > 0.0, np.nan, bell(x)), rtol=1e-14)
-    assert target.model_info.failures.num_raised == (x[:, 0] > 0.0).sum() > 0
-    both = from_callback(bell, 4, grad=bell_gradient, num_jobs=2, vectorized=True)
-    np.testing.assert_allclose(jax.vmap(jax.grad(both.log_prob))(x), bell_gradient(x), rtol=1e-14)
+    x[4, 0] = RAISING
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        pool = executor if kind == "executor" else Serial()
+        target = from_callback(raising, 4, pool=pool)
+        with pytest.warns(UserWarning, match="Awkward: beyond the table, at np.array"):
+            value = np.asarray(target.log_prob(x))
+        np.testing.assert_array_equal(value, from_callback(bell, 4).log_prob(x) + np.where(x[:, 0] == RAISING, NAN, 0))
+        assert target.model_info.failures.num_raised == 1
+        both = from_callback(bell, 4, grad=bell_gradient, pool=pool, vectorized=True)
+        np.testing.assert_allclose(jax.vmap(jax.grad(both.log_prob))(x), bell_gradient(x), rtol=1e-14)
+        assert executor.submit(abs, -1).result() == 1  # the user's pool stays open
+    assert kind == "executor" or pool.num_chunks > 2
 
 
-def test_several_processes_need_joblib(monkeypatch):
-    def missing(name):
-        raise ModuleNotFoundError(f"No module named {name!r}")
+def test_a_fit_names_the_points_that_ended_their_processes(getkey):
+    target = from_callback(fragile, 2, pool=2)
+    with pytest.warns(UserWarning, match="was given up at np.array.*the process that evaluated it has died"):
+        fit = klover.refine(getkey(), target, min_ess=100)
+    num = len(target.model_info.failures.quarantined)
+    assert num > 0
+    assert "The evaluation was given up at np.array([" in fit.verdict.reason
+    assert target.model_info.crew._workers.engine._processes == []  # they ended with the fit
 
-    monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(ModuleNotFoundError) as caught:
-        from_callback(bell, 2, num_jobs=2)
-    assert "joblib: pip install 'klover[parallel]'" in caught.value.__notes__[0]
+
+def test_a_pool_that_is_gone_ends_the_fit_and_says_so(getkey):
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    target = from_callback(bell, 2, pool=executor)
+    executor.shutdown()
+    with pytest.raises(PoolGone, match="pool=ThreadPoolExecutor is gone: cannot schedule new futures after shutdown"):
+        klover.refine(getkey(), target)
+    fit = klover.refine(getkey(), target, pool=Serial(), min_ess=100)
+    assert fit.verdict.trusted
+
+
+def test_a_pool_of_processes_travels_with_a_target_and_others_do_not():
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        targets = [from_callback(bell, 2, pool=pool, timeout=9.0) for pool in (2, executor)]
+    engines = [pickle.loads(pickle.dumps(target)).model_info.crew._workers for target in targets]
+    assert engines[0].engine.num_workers == 2
+    assert engines[0].timeout == 9.0
+    assert isinstance(engines[1], Alone)
+
+
+def test_a_function_that_cannot_travel_is_refused_at_the_door():
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="logdensity cannot be sent to other processes.*Define it at the top level"):
+        from_callback(lambda x: bell(x) + 0 * lock.locked(), 2, pool=2)
+
+
+def test_a_density_of_jax_takes_no_pool(getkey):
+    with pytest.raises(ValueError, match="uses all cores and devices already"):
+        klover.refine(getkey(), klover.Target(lambda x: -0.5 * x**2, 0.0), pool=2)
 
 
 def test_start_is_on_the_natural_scale():
@@ -324,7 +369,9 @@ def test_start_is_on_the_natural_scale():
     ("arguments", "message"),
     [
         ({"dim": 0}, "dim must be a whole number of at least 1"),
-        ({"num_jobs": 0}, "num_jobs must be a whole number of at least 1"),
+        ({"pool": 0}, "pool must be a whole number of at least 1"),
+        ({"timeout": 1.0}, "timeout= needs workers that can be done without"),
+        ({"pool": 2, "timeout": 0}, "timeout must be one finite number above 0"),
         ({"bounds": (1.0, 1.0)}, "lower below upper"),
         ({"bounds": (np.nan, 1.0)}, "lower below upper"),
         ({"bounds": (np.zeros(3), 1.0)}, r"bounds must be \(lower, upper\), each one number or 2 of them"),
@@ -346,6 +393,8 @@ def test_bad_arguments(arguments, message):
 
 def test_what_is_no_function_is_refused():
     refused = getattr(from_callback, "__wrapped__", from_callback)
+    with pytest.raises(TypeError, match="pool must be a whole number of processes, a concurrent.futures.Executor"):
+        refused(bell, 2, pool="four")
     for arguments in ({"logdensity": 1.0}, {"grad": 1.0}):
         with pytest.raises(TypeError, match="must be a function of NumPy arrays, got a float"):
             refused(**({"logdensity": bell, "dim": 2} | arguments))

@@ -151,6 +151,18 @@ def line(x, y):
     numpyro.sample("y", dist.Normal(slope * x, 0.5), obs=y)
 
 
+def test_prior_and_likelihood_are_the_joint_density(getkey):
+    target = klover.from_numpyro(everything, X, Y)
+    position = target.position(jax.random.normal(getkey(), (target.dim,)))
+    model_info = target.model_info
+    parts = [*model_info.log_prior(position).values(), *model_info.log_likelihood(position).values()]
+    latent = {name: position[name] for name in model_info.log_prior(position)}
+    joint, _ = numpyro.infer.util.log_density(everything, (X, Y), {}, latent)
+    # A factor belongs to neither.
+    rest = joint + jnp.sum(position["ordered"] ** 2)
+    np.testing.assert_allclose(sum(jnp.sum(each) for each in parts), rest, rtol=1e-10)
+
+
 def test_likelihood_and_predictions_replay_the_model(getkey):
     target = klover.from_numpyro(line, X, y=Y)
     model_info, position = target.model_info, target.position(np.array([1.3]))
@@ -228,6 +240,11 @@ def subsampled(y):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y[index])
 
 
+def tossed(y=None):
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    numpyro.sample("y", dist.Poisson(rate), obs=y)
+
+
 def counted():
     numpyro.sample("count", dist.Poisson(3.0))
 
@@ -249,6 +266,7 @@ def observed():
     [
         (subsampled, (Y,), "subsamples 5 of 12 in the plate 'row'"),
         (counted, (), "'count' with infinitely many values"),
+        (tossed, (), "'y' with infinitely many values, which cannot be summed out. If it is data, pass y="),
         (parametric, (), "'mu', which has no prior"),
         (constant, (), "'x' from a Delta"),
         (observed, (), "no continuous latent site"),
@@ -257,6 +275,21 @@ def observed():
 def test_a_model_without_a_density_is_refused(model, data, message):
     with pytest.raises(ValueError, match=message):
         klover.from_numpyro(model, *data)
+
+
+def test_forgotten_data_are_named():
+    def model(scale=None, y=None):
+        mu = numpyro.sample("mu", dist.Normal())
+        sd = numpyro.sample("scale", dist.HalfNormal()) if scale is None else scale
+        with numpyro.plate("row", 12):
+            numpyro.sample("y", dist.Normal(mu, sd), obs=y)
+
+    with pytest.warns(UserWarning, match=r"observes nothing: y \(12 numbers\) was not given"):
+        target = klover.from_numpyro(model, 1.0)
+    assert target.model_info.not_given == ("y",)
+    # An argument may be left out for the model to sample it: said where it counts, not warned of.
+    assert klover.from_numpyro(model, y=Y).model_info.not_given == ("scale",)
+    assert klover.from_numpyro(model, 1.0, Y).model_info.not_given == ()
 
 
 def test_something_else_than_a_model_is_refused():

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 import klover
+from klover.importance.draws import over_draws
 from klover.targets.evaluator import Evaluator
 
 pymc = pytest.importorskip("pymc")
@@ -75,6 +76,15 @@ def test_log_likelihood_of_each_observation(target):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+def test_log_prior_of_each_variable_has_no_jacobian(target):
+    position = target.position(np.linspace(-1.0, 1.0, target.dim))
+    # PyMC takes the logarithms of whole numbers in single precision.
+    found = target.model_info.log_prior(position)
+    np.testing.assert_allclose(found["mu"], stats.norm(0, 5).logpdf(position["mu"]), rtol=1e-7)
+    np.testing.assert_allclose(found["tau"], stats.halfcauchy(scale=5).logpdf(position["tau"]), rtol=1e-7)
+    np.testing.assert_allclose(found["eta"], stats.norm.logpdf(position["eta"]), rtol=1e-7)
+
+
 @pytest.fixture(scope="module")
 def fit(target):
     return klover.refine(jax.random.key(0), target)
@@ -92,6 +102,34 @@ def test_predictions_are_noise_around_their_draws(fit):
     assert abs(float(noise.mean())) < 5 / np.sqrt(4000)
     assert float(noise.std()) == pytest.approx(1.0, abs=5 / np.sqrt(8000))
     np.testing.assert_array_equal(first["posterior_predictive"]["y"], again["posterior_predictive"]["y"])
+
+
+def test_predictions_of_mixtures_have_their_weights_and_are_compiled_once(monkeypatch):
+    compiled, compile_graph = [], pymc.pytensorf.compile
+    monkeypatch.setattr(
+        pymc.pytensorf, "compile", lambda *rest, **more: compiled.append(0) or compile_graph(*rest, **more)
+    )
+    with pymc.Model() as model:
+        pymc.Normal("unused")
+        pymc.NormalMixture("y", [0.25, 0.75], [-2.0, 2.0], 0.5, observed=np.zeros(20))
+    predict = klover.from_pymc(model).model_info.predict
+    keys = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), 100)))
+    y = over_draws(lambda key, x: predict(jax.random.wrap_key_data(key), x), keys, {"unused": np.zeros(100)})["y"]
+    assert len(compiled) == 1
+    assert len(np.unique(y)) == y.size == 2000
+    assert abs(y.mean() - 1.0) < 5 * np.sqrt(3.25 / y.size)
+
+
+def test_ordered_variables_begin_somewhere():
+    ordered = pymc.distributions.transforms.ordered
+    with pymc.Model() as model:
+        pymc.Normal("mu", 0, 5, shape=3, transform=ordered)
+    target = klover.from_pymc(model)
+    np.testing.assert_array_equal(target.position(target.start)["mu"], [0.0, 1.0, 2.0])
+    with pymc.Model() as wrong:
+        pymc.Normal("nu", 0, 5, shape=3, transform=ordered, initval=np.array([1.0, 0.0, 2.0]))
+    with pytest.raises(ValueError, match="variable 'nu' begins outside of its support, or at its edge, by its initval"):
+        klover.from_pymc(wrong)
 
 
 def test_flat_priors_are_named_as_improper():

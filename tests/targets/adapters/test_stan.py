@@ -236,7 +236,7 @@ class FakeBridgeStan:
         return 3
 
     def param_names(self, include_tp=False, include_gq=False):
-        return ["mu.1", "mu.2", "rate"] + ["twice.1.1", "twice.2.1"] * include_tp + ["noise"] * include_gq
+        return ["mu.1", "mu.2", "rate"] + ["twice.1.1", "twice.2.1"] * include_tp + ["noise", "lprior"] * include_gq
 
     def log_density_gradient(self, theta_unc, propto=True, jacobian=True):
         assert (propto, jacobian, theta_unc.dtype) == (False, True, np.float64)
@@ -248,7 +248,7 @@ class FakeBridgeStan:
     def param_constrain(self, theta_unc, include_tp=False, include_gq=False, rng=None):
         assert include_tp
         assert include_gq
-        return np.concatenate([theta_unc[:2], np.exp(theta_unc[2:]), 2 * theta_unc[:2], [rng.normal()]])
+        return np.concatenate([theta_unc[:2], np.exp(theta_unc[2:]), 2 * theta_unc[:2], [rng.normal(), -theta_unc[1]]])
 
     def param_unconstrain(self, theta):
         if theta[2] <= 0:
@@ -268,6 +268,7 @@ def test_models_of_bridgestan(getkey):
     assert target.log_prob(np.array([6.0, 0.0, 0.0])) == -np.inf
     position = jax.vmap(target.position)(x)
     assert position["twice"].shape == (6, 2, 1)
+    np.testing.assert_array_equal(target.model_info.log_prior(position)["lprior"], -x[:, 1])
     np.testing.assert_allclose(position["rate"], np.exp(x[:, 2]), rtol=1e-14)
     np.testing.assert_allclose(jax.vmap(target.model_info.unconstrain)(position), x, rtol=1e-12)
     assert np.isnan(target.model_info.unconstrain({"mu": np.zeros(2), "rate": -1.0})).all()

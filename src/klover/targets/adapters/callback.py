@@ -1,9 +1,8 @@
 """Any Python function as a target: simulators, compiled code, other libraries, with or without a gradient."""
 
-import contextlib
 import dataclasses
 import functools
-import pickle
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,15 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from klover.base import optional
 from klover.base.checks import as_numbers, check_count, check_flag, check_function
 from klover.base.shapes import AnyArray, Float
-from klover.targets.adapters.host import Failures, HostModelInfo, Points, in_words, make_logdensity
+from klover.targets.adapters.host import Failures, HostModelInfo, Points, Tape, in_words, make_logdensity, recalled
 from klover.targets.bounds import Corners, reach
+from klover.targets.journal import GRADIENTS, VALUES, Unwritable
 from klover.targets.target import Target
-
-MOST_JOBS = 1024
-Errors = list[tuple[int, Exception]]
+from klover.workers.crew import Crew, check_pool
+from klover.workers.errors import PoolGone, Refused
+from klover.workers.parcel import Job
+from klover.workers.work import Errors, OnPoints
 
 
 def from_callback(
@@ -31,7 +31,8 @@ def from_callback(
     bounds: tuple[Any, Any] | None = None,
     names: Sequence[str] | None = None,
     throw: bool = False,
-    num_jobs: int = 1,
+    pool: Any = None,
+    timeout: float | None = None,
     start: Any = None,
 ) -> Target:
     """Make a target of a Python function on NumPy arrays.
@@ -60,16 +61,22 @@ def from_callback(
         Names of the coordinates.
     throw
         Whether an error of the functions goes on to the caller, in words that name the point.
-    num_jobs
-        Processes that share the points of a block (joblib's loky); they pay where a point takes a millisecond or more.
+    pool
+        Who evaluates, where a point takes a millisecond or more: a whole number of processes, a
+        ``concurrent.futures.Executor`` (so mpi4py's), a Dask ``Client``, any object with ``.map``. The functions travel
+        once to each worker. A point that kills its worker is NaN, and named in the verdict (``docs/scale.md``). A
+        script that passes a whole number needs ``if __name__ == "__main__":``.
+    timeout
+        Seconds that one point may take, with a pool; one that takes longer twice is NaN, and named in the verdict.
     start
         Where searches start, on the natural scale; in the middle of the bounds, one inside a single bound, else 0.
     """
     options = {"grad": grad, "vectorized": vectorized, "bounds": bounds, "names": names, "throw": throw}
-    options |= {"num_jobs": num_jobs, "start": start}
+    # Another process can have a number of processes of its own, and no other pool.
+    can_travel = isinstance(pool, numbers.Integral)
+    options |= {"pool": pool if can_travel else None, "timeout": timeout if can_travel else None, "start": start}
     dim = check_count("dim", dim, 1)
-    if check_count("num_jobs", num_jobs, 1, maximum=MOST_JOBS) > 1:
-        optional.joblib()
+    check_pool(pool, timeout)
     for name, flag in {"vectorized": vectorized, "throw": throw}.items():
         check_flag(name, flag)
     for name, function in {"logdensity": logdensity, "grad": grad}.items():
@@ -77,11 +84,14 @@ def from_callback(
             check_function(name, function, "NumPy arrays")
     interval, is_free = _Interval.parse(bounds, dim), bounds is None
     begin = interval.parse_start(start)
-    failures = Failures(throw)
-    value = _Caller(logdensity, "logdensity", (), vectorized, num_jobs, failures)
-    slope = None if grad is None else _Caller(grad, "grad", (dim,), vectorized, num_jobs, failures)
+    failures, crew = Failures(throw), Crew(pool, timeout)
+    shared = failures, crew, Tape(lambda points: value.spread(points))
+    value = _Caller(Job("logdensity", OnPoints(logdensity, (), vectorized)), VALUES, *shared)
+    slope = grad and _Caller(Job("grad", OnPoints(grad, (dim,), vectorized)), GRADIENTS, *shared)
     for caller in (value, slope):
         if caller is not None:
+            if pool is not None:
+                _ = caller.job.parcel  # what cannot be packed is refused here
             caller.check(begin if is_free else np.asarray(jax.jit(interval.natural)(begin)))
     density = make_logdensity(dim, value.spread, None if slope is None else functools.partial(_both, value, slope))
 
@@ -94,53 +104,77 @@ def from_callback(
         begin,
         constrain=None if is_free else interval.natural,
         names=names,
-        model_info=HostModelInfo("callback", unconstrain=unconstrain, failures=failures, reach=interval.reach),
+        model_info=HostModelInfo(
+            "callback", unconstrain=unconstrain, failures=failures, crew=crew, tape=shared[-1], reach=interval.reach
+        ),
     ).remade_by(from_callback, logdensity, dim, **options)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Caller:
-    """A user's function on blocks of points, by the name of its argument, with the shape of its result at one point."""
+    """A user's function on blocks of points, what it raises, who evaluates it, and where that is written down."""
 
-    function: Callable[[np.ndarray], Any]
-    name: str
-    shape: tuple[int, ...]
-    vectorized: bool
-    num_jobs: int
+    job: Job
+    kind: bytes
     failures: Failures
+    crew: Crew
+    tape: Tape
+
+    @property
+    def work(self) -> OnPoints:
+        """The function, with the shape of its result at one point."""
+        assert isinstance(self.job.work, OnPoints)
+        return self.job.work
 
     def check(self, point: Float[np.ndarray, " dim"]) -> None:
         """Call the function once where it has to work."""
+        work, name = self.work, self.job.name
         # Two points, so that a function of one point cannot pass for one of many.
-        given = np.stack([point, point]) if self.vectorized else point.copy()
+        given = np.stack([point, point]) if work.vectorized else point.copy()
         try:
-            found = np.asarray(self.function(given))
+            found = np.asarray(work.function(given))
         except Exception as error:
-            error.add_note(f"{self.name} failed at the start, {in_words(given)}; pass start= inside the support.")
+            error.add_note(f"{name} failed at the start, {in_words(given)}; pass start= inside the support.")
             raise
-        expected = (2, *self.shape) if self.vectorized else self.shape
+        expected = (2, *work.shape) if work.vectorized else work.shape
         if found.shape != expected or found.dtype.kind not in "fiu":
             raise ValueError(
-                f"{self.name} must return real numbers of shape {expected} for an argument of shape {given.shape}, got "
+                f"{name} must return real numbers of shape {expected} for an argument of shape {given.shape}, got "
                 f"{found.dtype} of shape {found.shape}."
-                f" Pass vectorized={not self.vectorized} if it takes "
-                + ("one point at a time." if self.vectorized else "many points at once.")
+                f" Pass vectorized={not work.vectorized} if it takes "
+                + ("one point at a time." if work.vectorized else "many points at once.")
             )
 
     def spread(self, points: Points) -> np.ndarray:
-        """Evaluate points, in several processes if asked for; those that raise are NaN, and counted."""
-        parts = np.array_split(points, max(min(self.num_jobs, len(points)), 1))
-        arguments = self.function, self.shape, self.vectorized
-        if len(parts) == 1:
-            results = [_evaluate(*arguments, points)]
-        else:
-            joblib = optional.joblib()
-            tasks = (joblib.delayed(_evaluate_elsewhere)(*arguments, part) for part in parts)
-            results = joblib.Parallel(n_jobs=len(parts))(tasks)
-        for part, (_, errors) in zip(parts, results, strict=True):
-            for index, error in errors:
-                self.failures.add(part[index], error)
-        return np.concatenate([found for found, _ in results])
+        """Evaluate points, wherever that is done, or find them in a journal; those that raise are NaN, and counted."""
+        found, raised = self.work.missing(len(points)), {}
+        rest = np.flatnonzero(~self.failures.are_quarantined(points))
+        if self.tape.journal is not None:
+            known = self.tape.journal.find(self.kind, points[rest])
+            found[rest] = known.rows.reshape(found[rest].shape)
+            raised = {int(rest[place]): recalled(words) for place, words in known.words.items()}
+            rest = rest[~known.is_known]
+
+        def done(indices: np.ndarray, values: np.ndarray, errors: Errors) -> None:
+            found[rest[indices]] = values
+            raised.update((int(rest[index]), error) for index, error in errors)
+            self.write(points[rest[indices]], values, [raised.get(int(row)) for row in rest[indices]])
+
+        self.failures.fatal = None
+        try:
+            self.crew.run(self.job, points[rest], done)
+        except (PoolGone, Refused, Unwritable) as error:
+            self.failures.fatal = error
+            raise
+        for index, error in sorted(raised.items()):
+            self.failures.add(points[index], error)
+        return found
+
+    def write(self, points: Points, values: np.ndarray, errors: list[Exception | None]) -> None:
+        """Add a chunk to the journal; an error that the user wants to see is to be raised again, and not kept."""
+        words = {place: f"{type(error).__name__}: {error}" for place, error in enumerate(errors) if error is not None}
+        if self.tape.journal is not None and not (words and self.failures.throw):
+            self.tape.journal.append(self.kind, points, values.reshape(len(points), -1), words)
 
 
 def _both(value: _Caller, slope: _Caller, points: Points) -> tuple[Float[np.ndarray, " draw"], Points]:
@@ -150,33 +184,6 @@ def _both(value: _Caller, slope: _Caller, points: Points) -> tuple[Float[np.ndar
     if is_inside.any():
         gradients[is_inside] = slope.spread(points[is_inside])
     return values, gradients
-
-
-def _evaluate(
-    function: Callable, shape: tuple[int, ...], vectorized: bool, points: Points
-) -> tuple[np.ndarray, Errors]:
-    """Evaluate points; those that raise are NaN, and listed with their errors."""
-    if vectorized:
-        with contextlib.suppress(Exception):  # what is wrong comes up again where its point is known
-            return np.asarray(function(points), float).reshape(len(points), *shape), []
-    found, errors = np.full((len(points), *shape), np.nan), []
-    for index, point in enumerate(points):
-        try:
-            found[index] = function(point[None])[0] if vectorized else function(point)
-        except Exception as error:
-            errors.append((index, error))
-    return found, errors
-
-
-def _evaluate_elsewhere(*arguments: Any) -> tuple[np.ndarray, Errors]:
-    """Evaluate points in another process; errors that cannot be pickled become a RuntimeError with their message."""
-    found, errors = _evaluate(*arguments)
-    for place, (index, error) in enumerate(errors):
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            errors[place] = index, RuntimeError(f"{type(error).__name__}: {error}")
-    return found, errors
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from klover.base import optional
+from klover.base.checks import note
 from klover.targets.model_info import ModelInfo
 from klover.targets.target import Target
 
@@ -36,7 +37,7 @@ def from_pymc(model: Any) -> Target:
     Raises
     ------
     ValueError
-        If an unobserved variable is discrete, or none is left.
+        If an unobserved variable is discrete, or none is left, or an ``initval`` is outside of the support.
     """
     # What no class of PyMC's has a part in need not wait for its import, which takes seconds.
     is_foreign = all(base.__module__.partition(".")[0] != "pymc" for base in type(model).__mro__)
@@ -53,7 +54,6 @@ def from_pymc(model: Any) -> Target:
     jaxify = _jaxifier()
     values = list(model.value_vars)
     names = [variable.name for variable in values]
-    start = model.initial_point()
 
     def over(outputs: Sequence[Any]) -> Callable[[dict[str, Any]], list[Any]]:
         function = jaxify(values, list(outputs))
@@ -64,10 +64,26 @@ def from_pymc(model: Any) -> Target:
     constrain = over(model.replace_rvs_by_values(read))
     return Target(
         lambda position: density(position)[0],
-        {name: np.asarray(start[name], float) for name in names},
+        _start(model),
         constrain=lambda position: dict(zip((each.name for each in read), constrain(position), strict=True)),
         model_info=_model_info(model, jaxify, over),
     ).remade_by(from_pymc, model)
+
+
+def _start(model: Any) -> dict[str, np.ndarray]:
+    """Return PyMC's initial point, with zero where it is not finite: equal numbers cannot be ordered."""
+    point, start = model.initial_point(), {}
+    for variable in model.free_RVs:
+        name, given = model.rvs_to_values[variable].name, model.rvs_to_initial_values[variable]
+        start[name] = np.asarray(point[name], float)
+        is_finite = np.isfinite(start[name])
+        if not is_finite.all() and given is not None:
+            raise ValueError(
+                f"model's variable {variable.name!r} begins outside of its support, or at its edge, by its initval, "
+                f"{given}. Move it inside, or leave initval out."
+            )
+        start[name] = np.where(is_finite, start[name], 0.0)
+    return start
 
 
 def _model_info(model: Any, jaxify: Callable, over: Callable) -> ModelInfo:
@@ -76,9 +92,14 @@ def _model_info(model: Any, jaxify: Callable, over: Callable) -> ModelInfo:
     improper = tuple(each.name for each in model.free_RVs if type(each.owner.op).__name__ in FLAT)
     likelihood = over(model.logp(observed, sum=False)) if observed else None
 
+    priors = over(model.logp(model.free_RVs, jacobian=False, sum=False))
+
     def log_likelihood(position):
         assert likelihood is not None
         return dict(zip((each.name for each in observed), likelihood(unconstrain(position)), strict=True))
+
+    def log_prior(position):
+        return dict(zip((each.name for each in model.free_RVs), priors(unconstrain(position)), strict=True))
 
     return ModelInfo(
         "pymc",
@@ -88,8 +109,10 @@ def _model_info(model: Any, jaxify: Callable, over: Callable) -> ModelInfo:
         improper=improper,
         unconstrain=unconstrain,
         log_likelihood=log_likelihood if observed else None,
+        log_prior=log_prior,
         prior=None if improper else _prior(model, unconstrain),
-        predict=_predict(model) if observed else None,
+        predict=_predict(model, {}) if observed else None,
+        renew=functools.partial(_renew, model) if observed else None,
     )
 
 
@@ -107,8 +130,13 @@ def _prior(model: Any, unconstrain: Callable) -> Callable[..., dict[str, Any]]:
     return prior
 
 
-def _predict(model: Any) -> Callable[..., dict[str, Any]]:
-    """Return the way from a key and the variables to new observations, which PyTensor compiles at the first time."""
+def _predict(model: Any, data: dict[str, np.ndarray]) -> Callable[..., dict[str, Any]]:
+    """Return the way from a key and the variables to new observations, with new values of some of the model's data.
+
+    PyTensor builds the function at the first time, without C: to compile that takes longer than thousands of draws.
+    PyTensor 2.38 can make JAX functions of random graphs, for all draws at once, but takes probabilities of categories
+    for logits there: mixtures come out with wrong weights.
+    """
 
     @functools.cache
     def program():
@@ -117,18 +145,58 @@ def _predict(model: Any) -> Callable[..., dict[str, Any]]:
         from pytensor.tensor.random.type import RandomType
 
         inputs = {variable: variable.type(variable.name) for variable in model.free_RVs}
-        function = compile_graph(list(inputs.values()), clone_replace(list(model.observed_RVs), replace=inputs))
+        new = {model[name]: model[name].type(name) for name in data}
+        sizes = {
+            model.dim_lengths[dim]: new[model[name]].shape[axis].astype(model.dim_lengths[dim].dtype)
+            for name in data
+            for axis, dim in enumerate(model.named_vars_to_dims.get(name, ()))
+        }
+        # A length that is computed from the data follows them; one that stands by itself has to be replaced.
+        lengths = {length: size for length, size in sizes.items() if length.owner is None}
+        outputs = clone_replace(list(model.observed_RVs), replace={**inputs, **new, **lengths}, rebuild_strict=False)
+        arguments = [*inputs.values(), *new.values()]
+        function = compile_graph(arguments, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
         return function, [each for each in function.get_shared() if isinstance(each.type, RandomType)]
 
     def predict(key, position):
         from pymc.pytensorf import reseed_rngs
 
-        seed, values = int(jax.random.bits(key)), [np.asarray(position[each.name]) for each in model.free_RVs]
+        # To draw a seed with JAX would take longer than the prediction.
+        seed = [int(word) for word in np.asarray(jax.random.key_data(key)).ravel()]
+        values = [np.asarray(position[each.name]) for each in model.free_RVs]
         function, generators = program()
-        reseed_rngs(generators, seed)
-        return dict(zip((each.name for each in model.observed_RVs), function(*values), strict=True))
+        reseed_rngs(generators, np.random.SeedSequence(seed).generate_state(1)[0])
+        found = function(*values, *data.values())
+        return dict(zip((each.name for each in model.observed_RVs), found, strict=True))
 
     return predict
+
+
+def _renew(model: Any, data: dict[str, Any], coords: dict[str, Any] | None = None) -> ModelInfo:
+    """Return predictions for new data, which replace those of ``pm.Data``; the model stays as it is."""
+    known = [each.name for each in model.data_vars]
+    unknown = [name for name in data if name not in known] if isinstance(data, dict) else [data]
+    if unknown:
+        raise ValueError(
+            f"fit.predict takes a dict of new values by the names of the model's pm.Data, {known}, got {unknown}. Wrap "
+            "inputs in pm.Data, and give the observed variable shape=mu.shape, as pm.set_data asks for it."
+        )
+    values = {name: np.asarray(value, model[name].dtype) for name, value in data.items()}
+    predict = _predict(model, values)
+
+    def checked(key, position):
+        with note(
+            "PyMC failed with the new data. If shapes do not match, give the observed variable shape=mu.shape, or pass "
+            "new values of all data that have this dimension."
+        ):
+            return predict(key, position)
+
+    dims: dict[str, Sequence[str]] = {
+        name: tuple(each) for name, each in model.named_vars_to_dims.items() if None not in each
+    }
+    changed = {dim for name in values for dim in dims.get(name, ())}
+    kept = {dim: np.asarray(each) for dim, each in model.coords.items() if each is not None and dim not in changed}
+    return ModelInfo("pymc", dims=dims, coords=kept | (coords or {}), observed=values, predict=checked)
 
 
 def _unconstrain(model: Any, jaxify: Callable) -> Callable[[dict[str, Any]], dict[str, Any]]:

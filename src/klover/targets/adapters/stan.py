@@ -1,10 +1,12 @@
 """Stan programs as targets: code, a file, or a model of BridgeStan."""
 
 import contextlib
+import functools
 import json
 import os
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from klover.targets.adapters.stan_program import CompiledModel, compile_program,
 from klover.targets.model_info import Position
 from klover.targets.target import Target
 
-LIKELIHOOD, REPLICATED = "log_lik", "_rep"
-"""How Stan's users name the log likelihoods and the new observations among their generated quantities."""
+LIKELIHOOD, PRIOR, REPLICATED = "log_lik", "lprior", "_rep"
+"""How Stan's users name the log likelihoods, the log prior and the new observations among what a program computes."""
 FAR, FARTHER = 40.0, 200.0
 """Where a bounded parameter has reached its bound to the last digit, and an unbounded one goes on."""
 
@@ -45,7 +47,8 @@ def from_stan(program: Any, data: dict[str, Any] | str | os.PathLike | None = No
     People read parameters, transformed parameters and generated quantities. The random numbers of generated quantities
     are seeded by the point: they differ between draws, and are the same whenever a draw is read again. Indices begin
     with 0. A point that the program rejects is outside the support. By Stan's custom, generated quantities called
-    ``log_lik`` are the log likelihoods of the observations, and ``y_rep`` are new observations ``y``.
+    ``log_lik`` are the log likelihoods of the observations, and ``y_rep`` are new observations ``y``; ``lprior`` is the
+    log density of the prior, without Jacobians, as brms and priorsense have it.
 
     Raises
     ------
@@ -63,8 +66,10 @@ def from_stan(program: Any, data: dict[str, Any] | str | os.PathLike | None = No
             f"{type(program).__name__}."
         )
     code, without_prior = translate(program)
-    model = CompiledModel(compile_program(code), data)
-    return _target(model, data, _improper(model, without_prior)).remade_by(from_stan, program, data)
+    library = compile_program(code)
+    model = CompiledModel(library, data)
+    renew = functools.partial(_renew, library, model, data)
+    return _target(model, data, _improper(model, without_prior), renew).remade_by(from_stan, program, data)
 
 
 def _read_data(data: Any) -> dict[str, Any]:
@@ -117,23 +122,16 @@ class _BridgeStan:
         return points
 
 
-def _target(model: CompiledModel | _BridgeStan, data: dict[str, np.ndarray], improper: tuple[str, ...]) -> Target:
+def _target(
+    model: CompiledModel | _BridgeStan,
+    data: dict[str, np.ndarray],
+    improper: tuple[str, ...],
+    renew: Callable[..., HostModelInfo] | None = None,
+) -> Target:
     if model.dim == 0:
         raise ValueError("program has no parameters, so there is nothing to infer.")
-    read, write = on_host(model.constrain, (len(model.names),)), on_host(model.unconstrain, (model.dim,))
-    places, parameters = _places(model.names), _places(model.parameters)
-
-    def constrain(x: Point) -> Position:
-        flat = read(x)
-        return {name: flat[place] for name, place in places.items()}
-
-    def unconstrain(position: Position) -> Point:
-        flat = jnp.zeros(len(model.parameters))
-        for name, place in parameters.items():
-            flat = flat.at[place].set(jnp.asarray(position[name], float))
-        return write(flat)
-
-    replicated = [name for name in places if name.endswith(REPLICATED)]
+    places, replicated = _places(model.names), _replicated(model)
+    constrain, unconstrain = _constrain(model), _unconstrain(model)
     return Target(
         make_logdensity(model.dim, model.values, model.values_and_gradients),
         np.zeros(model.dim),
@@ -144,12 +142,65 @@ def _target(model: CompiledModel | _BridgeStan, data: dict[str, np.ndarray], imp
             improper=improper,
             unconstrain=unconstrain,
             log_likelihood=(lambda position: {LIKELIHOOD: position[LIKELIHOOD]}) if LIKELIHOOD in places else None,
-            predict=(lambda key, position: {name.removesuffix(REPLICATED): position[name] for name in replicated})
+            log_prior=(lambda position: {PRIOR: position[PRIOR]}) if PRIOR in places else None,
+            predict=(lambda key, position: {new: position[name] for name, new in replicated.items()})
             if replicated
             else None,
+            renew=renew,
             failures=model.failures,
         ),
     )
+
+
+def _constrain(model: CompiledModel | _BridgeStan) -> Callable[[Point], Position]:
+    read, places = on_host(model.constrain, (len(model.names),)), _places(model.names)
+
+    def constrain(x: Point) -> Position:
+        flat = read(x)
+        return {name: flat[place] for name, place in places.items()}
+
+    return constrain
+
+
+def _unconstrain(model: CompiledModel | _BridgeStan) -> Callable[[Position], Point]:
+    write, parameters = on_host(model.unconstrain, (model.dim,)), _places(model.parameters)
+
+    def unconstrain(position: Position) -> Point:
+        flat = jnp.zeros(len(model.parameters))
+        for name, place in parameters.items():
+            flat = flat.at[place].set(jnp.asarray(position[name], float))
+        return write(flat)
+
+    return unconstrain
+
+
+def _replicated(model: CompiledModel | _BridgeStan) -> dict[str, str]:
+    """Return the generated quantities that are new observations, with the names of these."""
+    return {name: name.removesuffix(REPLICATED) for name in _places(model.names) if name.endswith(REPLICATED)}
+
+
+def _renew(library: Path, model: CompiledModel, data: dict[str, np.ndarray], new_data: Any) -> HostModelInfo:
+    """Return predictions of the program with other data: its generated quantities at the fitted parameters."""
+    given = data | _read_data(new_data)
+    new = CompiledModel(library, given)
+    if new.parameters != model.parameters:
+        raise ValueError(
+            f"fit.predict needs the parameters of the fit, {len(model.parameters)} numbers; with the new data the "
+            f"program has {len(new.parameters)}. Give the data for predictions a size of their own in the program."
+        )
+    names = _replicated(new)
+    if not names:
+        raise ValueError(
+            f"fit.predict needs generated quantities that are new observations, such as y{REPLICATED} of y, and the "
+            "program has none. Draw them there, for example with normal_rng."
+        )
+    constrain, unconstrain = _constrain(new), _unconstrain(model)
+
+    def predict(key, position):
+        found = constrain(unconstrain(position))
+        return {observed: found[name] for name, observed in names.items()}
+
+    return HostModelInfo("stan", observed=given, predict=predict, failures=new.failures)
 
 
 def _places(names: list[str]) -> dict[str, np.ndarray]:

@@ -1,0 +1,99 @@
+"""Pools of the user's: executors, a cluster of Dask, and what has only ``map``."""
+
+import concurrent.futures
+import functools
+import multiprocessing
+import time
+
+import numpy as np
+import pytest
+
+from helpers import needs
+from klover.workers.crew import connect
+from klover.workers.errors import PoolGone, Refused
+from klover.workers.parcel import Job
+from klover.workers.work import OnPoints
+from pool_functions import POISON, bell, poisoned
+
+
+def points(num):
+    return np.column_stack([np.arange(float(num)), np.ones(num)])
+
+
+def collect(workers, job, tasks):
+    """Return values, and how often each of them was handed on."""
+    found, counts = job.work.missing(len(tasks)), np.zeros(len(tasks), int)
+
+    def done(indices, values, raised):
+        found[indices] = values
+        counts[indices] += 1
+
+    workers.run(job, tasks, done)
+    return found, counts
+
+
+def test_processes_of_the_user_are_left_open_and_gone_when_one_dies():
+    x = points(30)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as executor:
+        workers = connect(executor)
+        found, counts = collect(workers, Job("density", OnPoints(bell)), x)
+        np.testing.assert_array_equal(found, bell(x))
+        assert (counts == 1).all()
+        workers.close()
+        with pytest.raises(PoolGone, match="pool=ProcessPoolExecutor is gone"):
+            collect(workers, Job("density", OnPoints(poisoned)), x)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": "klover 0.0 on Python 2.7"}, "is to run with klover 0.0 on Python 2.7, but the worker has"),
+        ({"prints": {"pool_functions.bell": "older"}}, "the worker has another version of pool_functions.bell"),
+        ({"packed": b"torn"}, "the worker cannot load it"),
+    ],
+)
+def test_another_version_of_the_function_is_refused(change, words):
+    job = Job("density", OnPoints(bell))
+    job.__dict__["parcel"] = job.parcel._replace(key=words, **change)
+    with concurrent.futures.ThreadPoolExecutor(1) as executor, pytest.raises(Refused, match=words):
+        collect(connect(executor), job, points(3))
+
+
+def test_a_point_that_hangs_in_the_only_worker_of_an_executor_ends_the_work(monkeypatch):
+    monkeypatch.setattr("klover.workers.executors.SECONDS_TO_LOAD", 0.0)
+    job = Job("density", OnPoints(functools.partial(lambda seconds, x: time.sleep(seconds), 1.0)))
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        with pytest.raises(PoolGone, match="are stuck at points that take longer than timeout=0.1"):
+            collect(connect(executor, timeout=0.1), job, points(2))
+
+
+@needs("distributed")
+def test_a_cluster_finds_what_this_process_finds_and_is_left_open():
+    import distributed
+
+    x = points(50)
+    options = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None}
+    with distributed.LocalCluster(processes=False, **options) as cluster, distributed.Client(cluster) as client:
+        workers = connect(client)
+        found, counts = collect(workers, Job("density", OnPoints(bell)), x)
+        np.testing.assert_array_equal(found, bell(x))
+        assert (counts == 1).all()
+        workers.close()
+        assert client.submit(abs, -1).result() == 1
+    with pytest.raises(PoolGone, match="is gone"):
+        collect(workers, Job("density", OnPoints(bell)), x)
+
+
+@pytest.mark.slow
+@needs("distributed")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_point_that_ends_the_workers_of_a_cluster_is_found():
+    import distributed
+
+    x = points(40)
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
+    with distributed.LocalCluster(processes=True, **options) as cluster, distributed.Client(cluster) as client:
+        found, counts = collect(connect(client), Job("density", OnPoints(poisoned)), x)
+    np.testing.assert_array_equal(found, np.where(x[:, 0] == POISON, np.nan, bell(x)))
+    assert (counts == 1).all()
