@@ -5,10 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 import klover
 from helpers import gaussian, judged, linear_regression
 from klover.importance import psis
+from klover.results.comparison import stacking_weights
+from klover.results.datatree import to_arviz
 from klover.targets.model_info import ModelInfo
 from klover.verdict.judge import Verdict
 from klover.verdict.status import Status
@@ -68,6 +71,63 @@ def test_errors_of_differences_are_calibrated():
         scores.append((comparison.difference[1] + 0.8) / comparison.difference_se[1])
     # The mean square of 30 standard normal numbers has a standard deviation of 0.26.
     assert 0.3 < np.mean(np.square(scores)) < 2.3
+
+
+def test_probabilities_agree_with_closed_forms(fits, known):
+    prior = {"three": 1.0, "two": 3.0, "<b>": 4.0}
+    comparison = klover.compare(fits, prior=prior)
+    joint = np.array([np.exp(1.7), 3 * np.exp(0.4), 0.0])
+    assert np.all(np.abs(comparison.probability - joint / joint.sum()) <= 5 * comparison.probability_se)
+    assert 0 < comparison.probability_se[0] < 0.02
+    # Of two models the logit of the probability is the difference of the log evidences.
+    two = klover.compare({name: fits[name] for name in ("three", "two")})
+    expected = two.probability[0] * two.probability[1] * two.difference_se[1]
+    np.testing.assert_allclose(two.probability_se, [expected, expected])
+    with pytest.raises(ValueError, match="prior must be a dict by the names of the fits"):
+        klover.compare(fits, prior={"three": 1.0})
+    with pytest.raises(ValueError, match=r"prior\['two'\] must be"):
+        klover.compare(fits, prior=prior | {"two": 0.0})
+
+
+def test_overlapping_evidences_are_said(fits, known):
+    assert klover.compare(fits).notes == ()
+    comparison = klover.compare({"a": fits["three"], "b": make_fit(known["three"], seed=7)})
+    assert "The evidences of" in str(comparison)
+    assert "overlap within their errors" in comparison._repr_html_()
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # arviz 0.23 and pandas 3
+def test_stacking_agrees_with_arviz(fits):
+    az = pytest.importorskip("arviz")
+    xarray = pytest.importorskip("xarray")
+    generator = np.random.default_rng(0)
+    data = generator.normal(size=40)
+    loo = {}
+    for name, centre in {"three": -0.6, "two": 0.9, "<b>": 4.0}.items():
+        mean = centre + 0.1 * generator.normal(size=(2, 250, 1))
+        groups = {
+            "posterior": {"mean": (("chain", "draw"), mean[..., 0])},
+            "log_likelihood": {"y": (("chain", "draw", "row"), stats.norm.logpdf(data, mean))},
+        }
+        tree = xarray.DataTree.from_dict({group: xarray.Dataset(values) for group, values in groups.items()})
+        loo[name] = az.loo(to_arviz(tree), pointwise=True)
+    table = az.compare(loo, method="stacking")
+    comparison = klover.compare(fits, loo=loo)
+    np.testing.assert_allclose(comparison.stacking, table["weight"][list(comparison.names)], atol=0.01)
+    assert str(comparison).splitlines()[0].endswith("stacking")
+
+
+@pytest.mark.parametrize(
+    ("loo", "words"),
+    [
+        ({"a": np.zeros(3)}, "two LOO results or more"),
+        ({"a": np.zeros(3), "b": np.zeros(4)}, "same observations"),
+        ({"a": np.zeros(3), "b": [0.0, np.nan, 1.0]}, "finite number for each observation"),
+    ],
+)
+def test_what_cannot_be_stacked(loo, words):
+    with pytest.raises(ValueError, match=words):
+        stacking_weights(loo)
 
 
 def test_refused_fits_are_not_compared(fits):

@@ -236,7 +236,7 @@ def test_names_of_axes_that_cannot_be_used():
     )
     shapes = {"a": (2, 2), "b": (2,), "c": (2,), "d": (2,), "e": (2,), "f": (2,)}
     arrays = {name: np.zeros((5, *shape)) for name, shape in shapes.items()}
-    dims = {name: values.dims[2:] for name, values in datatree._dataset(arrays, model_info).data_vars.items()}
+    dims = {name: values.dims[2:] for name, values in datatree.dataset(arrays, model_info).data_vars.items()}
     assert dims == {
         "a": ("side", "a_dim_1"),
         "b": ("b_dim_0",),
@@ -249,7 +249,7 @@ def test_names_of_axes_that_cannot_be_used():
 
 def test_labels_that_are_objects_become_words(tmp_path):
     model_info = ModelInfo("language", dims={"a": ("side",)}, coords={"side": np.array(["left", 2], dtype=object)})
-    data = datatree._dataset({"a": np.zeros((5, 2))}, model_info)
+    data = datatree.dataset({"a": np.zeros((5, 2))}, model_info)
     assert data["side"].values.tolist() == ["left", "2"]
 
 

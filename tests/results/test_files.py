@@ -11,8 +11,8 @@ import pytest
 
 import klover
 from helpers import damage, judged
+from klover.base.checks import DamagedFile
 from klover.importance.islands import ParticleDraws
-from klover.results.codec import DamagedFile
 from klover.results.files import settings_of
 from klover.targets.model_info import ModelInfo
 
@@ -131,12 +131,6 @@ def test_damaged_newer_and_other_files(refined, tmp_path):
         np.savez(file, description=np.array(json.dumps({"kind": "fit", "version": 99})))
     with pytest.raises(ValueError, match=r"written by a newer klover \(format 99\): update klover"):
         klover.load(path)
-    klover.refine(jax.random.key(0), make_target(), checkpoint=path.with_name("b"))
-    with pytest.raises(ValueError, match="is a klover checkpoint, but a fit was expected"):
-        klover.load(path.with_name("b"))
-    refined.save(path)
-    with pytest.raises(ValueError, match="is a klover fit, but a checkpoint was expected"):
-        klover.refine(jax.random.key(0), make_target(), checkpoint=path)
 
 
 def change(path, arrays=None, **fields):
@@ -244,6 +238,7 @@ def test_settings_say_how_a_fit_was_made(refined, boosted):
         "search": "auto",
         "integrand": None,
         "min_ess": None,
+        "surrogate": None,
         "key": [0, 0],
     }
     expected = {"function": "boost", "start": "Mixture", "max_components": 1, "num_round_draws": 100, "num_draws": 500}

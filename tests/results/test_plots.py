@@ -9,7 +9,10 @@ import pytest
 import klover
 from helpers import gaussian, gaussian_mixture, judged
 from klover.importance.islands import ParticleDraws
+from klover.mixtures.algebra import marginal
 from klover.results import plots, report
+from klover.results.interest import interests
+from klover.results.plots.posterior import SMALLEST_WEIGHT
 
 plt = pytest.importorskip("matplotlib.pyplot")
 
@@ -48,6 +51,8 @@ PICTURES = {
     "weights": plots.plot_weights,
     "shares": lambda axes, fit: plots.plot_weight_shares(axes, fit, plots.FORWARD, "fit"),
     "residual": lambda axes, fit: plots.plot_residual(axes, fit, 0, 1),
+    "quantities": plots.plot_quantity_tails,
+    "plane": plots.plot_main_plane,
     "round": lambda axes, fit: plots.plot_history(axes, fit, "log_evidence"),
     "evaluations": lambda axes, fit: plots.plot_history(axes, fit, "pareto_k", "num_evaluations"),
 }
@@ -67,12 +72,12 @@ def test_marginal_is_the_density_of_fewer_coordinates(family):
         np.arange(8.0).reshape(2, 4), np.stack([covariance, covariance])
     )
     mixture = klover.Mixture.of(jax.tree.map(np.asarray, components))
-    part = plots.marginal(mixture, [2, 0])
+    part = marginal(mixture, [2, 0])
     # The marginal of two coordinates, integrated over the second, is the marginal of the first.
     grid = np.linspace(-400, 400, 160_001)
     point = 1.3
     density = np.exp(part.log_prob(np.stack([np.full_like(grid, point), grid], axis=1)))
-    expected = np.exp(plots.marginal(mixture, [2]).log_prob(np.array([[point]])))[0]
+    expected = np.exp(marginal(mixture, [2]).log_prob(np.array([[point]])))[0]
     np.testing.assert_allclose(np.trapezoid(density, grid), expected, rtol=1e-5)
 
 
@@ -82,11 +87,7 @@ def test_ellipses_hold_half_of_their_component(axes):
     )
     mixture = klover.Mixture.of(jax.tree.map(np.asarray, components))
     x = mixture.draw(np.random.default_rng(0), 20_000)
-    log_q, target = mixture.log_prob(x), gaussian(2).target
-    weight, nothing = np.full(len(x), -np.log(len(x))), np.asarray(0)
-    draws = klover.WeightedDraws(x, log_q, log_q, weight, np.asarray(0.0), nothing, nothing, target)
-    fit = klover.Fit(target, mixture, draws, {}, judged(draws, mixture))
-    plots.plot_pair(axes, fit, 0, 1)
+    plots.plot_pair(axes, weighted(x, mixture, gaussian(2).target), 0, 1)
     (ellipse,) = axes.patches
     # A patch's path is the unit circle before its transform, and points go the same way back.
     unit = ellipse.get_patch_transform().inverted().transform(x)
@@ -96,7 +97,7 @@ def test_ellipses_hold_half_of_their_component(axes):
 
 def test_light_components_are_left_out(two_modes, axes):
     plots.plot_pair(axes, two_modes, 0, 1)
-    assert len(axes.patches) == np.sum(np.asarray(two_modes.mixture.weights) >= plots.SMALLEST_WEIGHT)
+    assert len(axes.patches) == np.sum(np.asarray(two_modes.mixture.weights) >= SMALLEST_WEIGHT)
 
 
 def test_histogram_is_a_density(two_modes, axes):
@@ -148,7 +149,7 @@ def test_history_names_what_it_can_show(two_modes, axes):
 def test_figures_depend_on_what_there_is(two_modes):
     history = list(plots.HISTORY) if len(two_modes.history["round"]) > 1 else []
     made = report.figures(two_modes)
-    assert list(made) == ["pairs", "tail", "weights", "residual", *history]
+    assert list(made) == ["pairs", "tail", "quantities", "weights", "residual", *history]
     line = klover.refine(jax.random.key(0), klover.Target(lambda x: -0.5 * x**2, 0.0), num_draws=1000, budget=4000)
     made |= {f"{name} of a line": each for name, each in report.figures(line).items()}
     assert "residual of a line" not in made
@@ -156,6 +157,54 @@ def test_figures_depend_on_what_there_is(two_modes):
         assert caption.endswith(".")
         figure.canvas.draw()
         plt.close(figure)
+
+
+def weighted(x, mixture, target):
+    """Return a fit of draws whose weights are equal."""
+    log_q = mixture.log_prob(x)
+    weight, nothing = np.full(len(x), -np.log(len(x))), np.asarray(0)
+    draws = klover.WeightedDraws(x, log_q, log_q, weight, np.asarray(0.0), nothing, nothing, target)
+    return klover.Fit(target, mixture, draws, {}, judged(draws, mixture))
+
+
+@pytest.fixture(scope="module")
+def remarkable():
+    """Return a fit whose coordinates are: dull, two peaks (and few draws), skewed, correlated, dull."""
+    generator, num = np.random.default_rng(0), 4000
+    x = generator.normal(size=(num, 6))
+    x[:, 1] += 3 * generator.choice([-1, 1], num)
+    x[:, 2] = generator.exponential(size=num)
+    x[:, 4] = 0.9 * x[:, 3] + np.sqrt(1 - 0.81) * x[:, 4]
+    centres = np.array([[0, -3, 1, 0, 0, 0], [0, 3, 1, 0, 0, 0.0]])
+    components = klover.Family("normal", "diagonal").components(centres, np.ones((2, 6)))
+    mixture = klover.Mixture.of(jax.tree.map(np.asarray, components))
+    return weighted(x, mixture, klover.Target(lambda x: -0.5 * jnp.sum(x**2), np.zeros(6)))
+
+
+def test_the_remarkable_comes_first(remarkable):
+    found = interests(remarkable)
+    words = {each.coordinate: each.words for each in found}
+    assert {each.coordinate for each in found[:4]} == {1, 2, 3, 4}
+    assert words[1] == "x[1] (two peaks)"
+    assert words[2] == "x[2] (skewed to the right)"
+    assert words[3].startswith("x[3] (correlation 0.8")
+    assert words[3].endswith("with x[4])")
+    assert {words[0], words[5]} == {"x[0]", "x[5]"}
+
+
+def test_the_main_plane_shows_components_apart(remarkable, axes):
+    plots.plot_main_plane(axes, remarkable)
+    # The components differ in one coordinate; in units of its standard deviation they are 6 / sqrt(10) apart.
+    assert axes.get_xlabel() == "1.00 x[1]"
+    centres = sorted(float(ellipse.get_center()[0]) for ellipse in axes.patches)
+    np.testing.assert_allclose(centres, [-3 / np.sqrt(10), 3 / np.sqrt(10)], atol=0.1)
+
+
+def test_quantities_beyond_the_limit_stand_out(remarkable, axes):
+    plots.plot_quantity_tails(axes, remarkable)
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    order = np.argsort(-remarkable.summary().columns["pareto_k"], kind="stable")
+    assert names[::-1] == [f"x[{place}]" for place in order]
 
 
 def test_particles_have_no_weights_to_draw(two_modes):
@@ -168,18 +217,23 @@ def test_particles_have_no_weights_to_draw(two_modes):
     plt.close("all")
 
 
-def test_report_is_one_page_for_all_screens(two_modes, tmp_path):
-    path = report.write_report(tmp_path / "report.html", two_modes, "a <model>", "klover fit 'a b.py:model'")
+def test_report_is_one_page_for_all_screens(remarkable, tmp_path):
+    path = report.write_report(tmp_path / "report.html", remarkable, "a <model>", "klover fit 'a b.py:model'")
     text = path.read_text(encoding="utf-8")
     assert "a &lt;model&gt;" in text
-    assert two_modes.verdict.reason in text
+    assert remarkable.verdict.reason in text
     assert "klover fit &#x27;a b.py:model&#x27;" in text
     assert 'name="viewport"' in text
     assert "prefers-color-scheme: dark" in text
     assert all(source.startswith("data:image/png") for source in re.findall(r'src="([^"]{20})', text))
     assert not re.search(r"https?:|@import|url\(|<script|<link", text)
     names = {image.stem for image in (tmp_path / "figures").glob("*.png")}
-    assert {"pairs", "tail", "weights", "residual"} <= names
+    assert {"pairs", "marginals", "plane", "tail", "quantities", "weights", "residual"} == names
+    assert "The posterior of 6 unknown numbers" in text
+    assert "5 of 6 coordinates: x[" in text
+    assert set(re.findall(r'href=["\']#(\w+)["\']', text)) <= set(re.findall(r'id="(\w+)"', text))
+    for word in report.WORDS:
+        assert f"<dt>{word}</dt>" in text
 
 
 def test_draws_outside_the_support_are_drawn(tmp_path):

@@ -13,11 +13,12 @@ from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
 from klover.search.missed import Searched
 from klover.search.recall import Part
+from klover.targets.budget import SPENT
 from klover.targets.evaluator import Evaluator
 from klover.targets.model_info import ModelInfo
 from klover.tuning import Tuning
 from klover.verdict import checks
-from klover.verdict.checks import CHECKS, NUM_REPEATED, PARTICLE_CHECKS, SPENT, widest
+from klover.verdict.checks import CHECKS, NUM_REPEATED, PARTICLE_CHECKS, widest
 from klover.verdict.judge import judge
 from klover.verdict.status import Status
 
@@ -68,6 +69,7 @@ FLAWS = {
     "noisy": (lambda case: with_draws(case, log_p=case.draws.log_p + 1e-3), Status.NOISY),
     "heavy": (lambda case: with_draws(case, pareto_k=np.asarray(1.5)), Status.HEAVY_WEIGHTS),
     "few": (lambda case: with_numbers(case, "answer", fewest_effective=10**6), Status.FEW_EFFECTIVE_DRAWS),
+    "poor": (lambda case: with_numbers(case, "answer", least_share=1.0), Status.POOR_COVER),
     "dominated": (lambda case: dataclasses.replace(case, last_ess=10.0), Status.DOMINATED),
     "unfinished": (lambda case: dataclasses.replace(case, cause=SPENT), Status.UNFINISHED),
     "coarse": (lambda case: with_numbers(case, "answer", coarse_log=0.0), Status.COARSE_NUMBERS),
@@ -139,9 +141,9 @@ def test_a_verdict_costs_a_few_evaluations(make_case):
     case = make_case()
     before = case.evaluator.num_evaluations
     judge(case)
-    # Draws that are evaluated again; for each of two coordinates four radii on both sides, and six gradients in search
+    # Draws that are evaluated again; for each of two coordinates a probe on both sides, and six gradients in search
     # of necks.
-    assert case.evaluator.num_evaluations - before == NUM_REPEATED + 1 + 4 * 2 * 2 + 6 * 2
+    assert case.evaluator.num_evaluations - before == NUM_REPEATED + 1 + 2 * 2 + 6 * 2
 
 
 def test_where_the_budget_does_not_pay_for_them_the_work_is_unfinished(make_case):
@@ -213,7 +215,7 @@ def test_mass_where_a_parameter_rounds_to_its_bound_is_refused(make_case, left, 
         # 0.6 % of a Normal lie beyond 2.5 standard deviations.
         assert doubt.status is Status.COARSE_NUMBERS
         assert "x[1], which rounds to its bound in 0.00" in doubt.figures["what"]
-        assert checks.pinned(with_numbers(case, "answer", largest_pinned=0.1)) is None
+        assert checks.pinned(with_numbers(case, "missed", smallest_mode=0.1)) is None
 
 
 def test_a_target_without_bounds_is_pinned_nowhere(make_case):
@@ -332,6 +334,18 @@ def test_a_search_that_would_miss_what_is_known_is_not_trusted(make_case, recall
     case = make_case(searched=Searched(100, 10, 10, (2.0, 12.0), 50, 2, recall))
     assert (checks.unsearchable(case) is not None) == is_refused
     assert checks.unsearchable(make_case(searched=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("dim", "width", "is_refused"),
+    [(12, 0.4, True), (12, 0.95, False), (20, 0.7, True), (2, 0.01, False), (5, 0.2, False)],
+    ids=["uneven", "even", "many_dimensions", "few_dimensions", "five"],
+)
+def test_modes_that_differ_more_than_the_search_can_bridge_are_not_trusted(make_case, dim, width, is_refused):
+    searched = Searched(69120, 100, 5760, (2.0, 12.0), 50, dim, num_modes=2, relative_width=width)
+    doubt = checks.unsearchable(make_case(searched=searched))
+    assert (doubt is not None) == is_refused
+    assert doubt is None or doubt.status is Status.UNEVEN_MODES
 
 
 @pytest.mark.parametrize(("top", "is_refused"), [(0.0, False), (0.01, False), (0.05, True)])

@@ -19,8 +19,10 @@ OWN = {
     Status.TARGET_RAISED: {"num_raised"},
     Status.PARTICLES: {"num_islands", "spread", "drift", "agreement"},
     Status.DOMINATED: {"top", "share", "before"},
+    Status.POOR_COVER: {"ess_share"},
     Status.NOISY: {"difference"},
     Status.HIDDEN_MODES: {"recall"},
+    Status.UNEVEN_MODES: {"num", "ratio", "scale"},
     Status.UNCONVERGED_PARTICLES: {"num_islands", "spread", "drift", "agreement"},
 }
 """What the reason and the remedy of a status know beside that."""

@@ -12,14 +12,16 @@ import numpy as np
 
 from klover.base.arrays import compiled, logsumexp, namespace
 from klover.base.checks import check_count
-from klover.base.shapes import AnyArray, Float, PerDraw, Scalar
+from klover.base.shapes import AnyArray, Count, Float, PerDraw, Scalar
 
 FEWEST_TAIL_VALUES = 5
+MOST_DRAWS = 10**12
+"""More than any array holds: of a stream only the largest ratios are kept."""
 
 
 def tail_length(num_draws: int) -> int:
     r"""Count the ratios that make up the tail, :math:`\lceil \min(S / 5, 3 \sqrt{S}) \rceil`, exact in integers."""
-    check_count("num_draws", num_draws, 1, "Draw from the proposal first.")
+    check_count("num_draws", num_draws, 1, "Draw from the proposal first.", MOST_DRAWS)
     return min(-(-num_draws // 5), math.isqrt(9 * num_draws - 1) + 1)
 
 
@@ -28,7 +30,7 @@ def reliable_k(num_draws: int) -> float:
 
     Vehtari et al. (2024): a shape :math:`k` asks for :math:`10^{1 / (1 - k)}` draws, in practice too many above 0.7.
     """
-    check_count("num_draws", num_draws, 2, "One draw says nothing about a tail: draw more.")
+    check_count("num_draws", num_draws, 2, "One draw says nothing about a tail: draw more.", MOST_DRAWS)
     return min(1 - 1 / math.log10(num_draws), 0.7)
 
 
@@ -77,16 +79,16 @@ def fit_generalised_pareto(exceedances: Float[AnyArray, " tail"], prior_weight: 
     return k.astype(exceedances.dtype), (scale * largest).astype(exceedances.dtype)
 
 
-def _smooth_tail(ascending: PerDraw) -> tuple[Float[AnyArray, " tail"], Scalar]:
-    """Return the tail of the sorted log ratios after smoothing, and its shape."""
-    xp, limits, num_draws = namespace(ascending), np.finfo(ascending.dtype), ascending.shape[0]
+def _smooth_tail(ascending: PerDraw, num_draws: int, num_finite: Count) -> tuple[Float[AnyArray, " tail"], Scalar]:
+    """Return the tail of the sorted log ratios after smoothing, and its shape; the largest ratios are enough."""
+    xp, limits, num_known = namespace(ascending), np.finfo(ascending.dtype), ascending.shape[0]
     places_below_top = np.arange(tail_length(num_draws))[::-1]
-    top, num_finite = ascending[-1], xp.sum(ascending > -xp.inf)
+    top = ascending[-1]
     # tail_length(num_finite) without rounding and with a static shape: draws of ratio zero do not lengthen the tail.
     is_tail = (5 * places_below_top < num_finite) & (places_below_top**2 < 9 * num_finite)
     num_tail = xp.sum(is_tail)
     tail = ascending[-len(places_below_top) :]
-    cutoff = xp.exp(ascending[xp.maximum(num_draws - 1 - num_tail, 0)] - top)
+    cutoff = xp.exp(ascending[xp.maximum(num_known - 1 - num_tail, 0)] - top)
     excess = xp.exp(tail - top) - cutoff
     excess = xp.where(is_tail & (excess >= limits.tiny), excess, 0)  # XLA may flush what is smaller, NumPy does not
     k, sigma = fit_generalised_pareto(excess)
@@ -96,7 +98,7 @@ def _smooth_tail(ascending: PerDraw) -> tuple[Float[AnyArray, " tail"], Scalar]:
     smoothed = top + xp.minimum(xp.log(cutoff + sigma * quantile), 0)
 
     # Where a proposal is exact, the ratios differ by the rounding of log p and log q, which has no tail to speak of.
-    runner_up = ascending[xp.maximum(num_draws - 1 - xp.maximum(num_tail, FEWEST_TAIL_VALUES - 1), 0)]
+    runner_up = ascending[xp.maximum(num_known - 1 - xp.maximum(num_tail, FEWEST_TAIL_VALUES - 1), 0)]
     is_flat = (num_finite >= FEWEST_TAIL_VALUES) & (top - runner_up <= limits.eps**0.5)
     num_distinct = xp.sum(excess > xp.concatenate([xp.zeros_like(excess[:1]), excess[:-1]]))
     can_fit = (num_distinct >= FEWEST_TAIL_VALUES) & ~is_flat
@@ -114,7 +116,23 @@ def _check_vector(log_ratio: AnyArray) -> None:
 def pareto_k(log_ratio: PerDraw) -> Scalar:
     r"""Shape :math:`\hat k` of the tail of the importance ratios, as :func:`smooth` estimates it."""
     _check_vector(log_ratio)
-    return _smooth_tail(namespace(log_ratio).sort(log_ratio))[1]
+    xp = namespace(log_ratio)
+    return _smooth_tail(xp.sort(log_ratio), log_ratio.shape[0], xp.sum(log_ratio > -xp.inf))[1]
+
+
+def num_needed(num_draws: int) -> int:
+    """Count the largest ratios on which the shape of the tail of so many draws rests."""
+    return min(max(tail_length(num_draws), FEWEST_TAIL_VALUES - 1) + 1, num_draws)
+
+
+@np.errstate(all="ignore")
+def pareto_k_of_largest(largest: PerDraw, num_draws: int, num_finite: int) -> Scalar:
+    r"""Return what :func:`pareto_k` gives for ``num_draws`` ratios of which the :func:`num_needed` largest are known.
+
+    ``num_finite`` of all are above -inf; those that are known come in any order, on the host.
+    """
+    _check_vector(largest)
+    return _smooth_tail(np.sort(largest), num_draws, num_finite)[1]
 
 
 @np.errstate(all="ignore")
@@ -136,6 +154,6 @@ def smooth(log_ratio: PerDraw) -> tuple[PerDraw, Scalar]:
     _check_vector(log_ratio)
     xp = namespace(log_ratio)
     order = xp.argsort(log_ratio, stable=True)
-    tail, k = _smooth_tail(log_ratio[order])
+    tail, k = _smooth_tail(log_ratio[order], log_ratio.shape[0], xp.sum(log_ratio > -xp.inf))
     smoothed = xp.concatenate([log_ratio[order[: -tail.shape[0]]], tail])[xp.argsort(order)]
     return xp.where(log_ratio == -xp.inf, -xp.inf, smoothed - logsumexp(smoothed)), k

@@ -2,7 +2,7 @@
 
 A file is read with suspicion. Its directory and the headers of its arrays are looked at before anything is expanded:
 arrays lie in it as they are, so that it can hold no more than its own length. Whatever else is wrong with it raises
-:class:`DamagedFile`.
+:class:`~klover.base.checks.DamagedFile`.
 """
 
 import collections
@@ -15,27 +15,19 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 import jax
 import numpy as np
 
-from klover.base.shapes import Float
+from klover.base.checks import DamagedFile
 
 KINDS = "biufcUSMm"
 """Kinds of arrays that may be stored: truth values, numbers, words and dates. Others would need pickle."""
 DEEPEST = 100
-"""Levels of a description; those of a fit or a checkpoint have ten or so."""
+"""Levels of a description; those of a fit have ten or so."""
 QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-NUM_COMPARED = 16
-TOLERANCE, SINGLE_ROUNDINGS = 1e-8, 16
-"""Difference of log densities that two machines may have, relative to their size: in double precision, and in single
-precision in units of its resolution, 1.2e-7."""
-
-
-class DamagedFile(ValueError):
-    """A file that was cut or changed, or that klover has not written."""
 
 
 @contextlib.contextmanager
@@ -166,26 +158,3 @@ def _parse(text: str) -> dict[str, Any]:
     if max(itertools.accumulate(steps), default=0) > DEEPEST:
         raise ValueError("its description is nested too deeply")
     return json.loads(text)
-
-
-def find_change(
-    log_density: Callable[[np.ndarray], np.ndarray],
-    x: Float[np.ndarray, "draw dim"],
-    log_p: Float[np.ndarray, " draw"],
-) -> float:
-    """Compare a log density with stored values, at draws from all over; return how far it is off, 0 within rounding.
-
-    The log density may stop early, and return values of the first points alone.
-    """
-    inside = np.flatnonzero(np.isfinite(log_p))
-    if not len(inside):
-        return 0.0
-    chosen = inside[np.linspace(0, len(inside) - 1, min(NUM_COMPARED, len(inside))).astype(int)]
-    now = np.asarray(log_density(x[chosen]))
-    before = log_p[chosen[: len(now)]]
-    with np.errstate(over="ignore"):  # what single precision cannot hold was not made in it
-        is_single = any(np.array_equal(values, np.float32(values)) for values in (now, before))
-    tolerance = SINGLE_ROUNDINGS * float(np.finfo(np.float32).eps) if is_single else TOLERANCE
-    difference = np.abs(now - before)
-    is_same = np.all(difference <= tolerance * (1 + np.abs(before)))
-    return 0.0 if is_same else float(difference.max())

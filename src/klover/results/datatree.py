@@ -29,9 +29,9 @@ def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, p
     ``posterior`` holds draws of equal weight, because ArviZ knows no weights: one chain, so that r_hat is NaN. Some of
     them come more than once, which ArviZ's ess and mcse do not see: those of ``fit.summary()`` are right.
     ``sample_stats`` has their log density ``lp``. ``proposal`` holds the weighted draws, with ``log_p``, ``log_q``, the
-    raw ``log_ratio`` and the smoothed ``log_weight``. ``observed_data`` and ``log_likelihood`` are there where the
-    model knows them. ``predictive`` adds ``posterior_predictive``, new observations for each of the ``num_draws`` draws
-    of equal weight. The key is one of JAX, or a whole number as its seed.
+    raw ``log_ratio`` and the smoothed ``log_weight``. ``observed_data``, ``log_likelihood`` and ``log_prior`` are there
+    where the model knows them. ``predictive`` adds ``posterior_predictive``, new observations for each of the
+    ``num_draws`` draws of equal weight. The key is one of JAX, or a whole number as its seed.
     """
     check_flag("predictive", predictive)
     index = np.asarray(resampling.resample(key, np.asarray(draws.log_weight), num_draws))
@@ -41,24 +41,26 @@ def to_datatree(draws: WeightedDraws, num_draws: int = 4000, key: KeyLike = 0, p
     statistics = {name: getattr(draws, name) for name in ("log_p", "log_q", "log_ratio", "log_weight")}
     pool = {name + "_" * (name in statistics): values for name, values in variables(positions, names).items()}
     groups = {
-        "posterior": _dataset(variables(chosen, names), model_info),
-        "sample_stats": _dataset({"lp": np.asarray(draws.log_p)[index]}, model_info),
-        "proposal": _dataset(pool | statistics, model_info),
+        "posterior": dataset(variables(chosen, names), model_info),
+        "sample_stats": dataset({"lp": np.asarray(draws.log_p)[index]}, model_info),
+        "proposal": dataset(pool | statistics, model_info),
     }
     if model_info.observed:
-        groups["observed_data"] = _dataset(model_info.observed, model_info, ())
-    if model_info.log_likelihood is not None:
-        groups["log_likelihood"] = _dataset(over_draws(model_info.log_likelihood, chosen), model_info)
+        groups["observed_data"] = dataset(model_info.observed, model_info, ())
+    for group in ("log_likelihood", "log_prior"):
+        function = getattr(model_info, group)
+        if function is not None:
+            groups[group] = dataset(over_draws(function, chosen), model_info)
     if predictive:
-        groups["posterior_predictive"] = _dataset(_predictions(model_info.predict, as_key(key), chosen), model_info)
-    attributes = _attributes(draws)
+        groups["posterior_predictive"] = dataset(new_observations(model_info.predict, as_key(key), chosen), model_info)
+    attributes = attributes_of(draws)
     groups["posterior"].attrs.update(attributes)
     tree = optional.xarray().DataTree.from_dict(groups)
     tree.attrs.update(attributes)
     return tree
 
 
-def _attributes(draws: WeightedDraws) -> dict[str, Any]:
+def attributes_of(draws: WeightedDraws) -> dict[str, Any]:
     """Return what is true of all draws together; words and numbers only, which every file format takes."""
     return {
         "inference_library": "klover",
@@ -76,7 +78,8 @@ def to_arviz(tree: Any) -> Any:
     return tree if convert is None else convert(tree)
 
 
-def _predictions(predict: Callable | None, key: RandomKey, positions: PyTree) -> dict[str, AnyArray]:
+def new_observations(predict: Callable | None, key: RandomKey, positions: PyTree) -> dict[str, AnyArray]:
+    """Draw new observations by name, one at each of the constrained positions."""
     if predict is None:
         raise ValueError(
             "predictive must be False, because the target does not know how to predict: it was not made from a model "
@@ -90,7 +93,7 @@ def _predictions(predict: Callable | None, key: RandomKey, positions: PyTree) ->
     )
 
 
-def _dataset(arrays: dict[str, Any], model_info: ModelInfo, leading: tuple[str, ...] = SAMPLE) -> Any:
+def dataset(arrays: dict[str, Any], model_info: ModelInfo, leading: tuple[str, ...] = SAMPLE) -> Any:
     """Label arrays by the model's own names of axes; leading axes are those of one chain."""
     labelled: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     labels: dict[str, np.ndarray] = {}

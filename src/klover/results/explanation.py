@@ -10,8 +10,22 @@ import numpy as np
 from klover.base.checks import check_instance
 from klover.results.fit import Fit
 from klover.verdict.judge import figures_of
+from klover.verdict.status import NON_CENTRE, NUTS, SHAPELESS
 
 WIDTH = 100
+NUTS_IMPORTS = ("import jax", "from numpyro.infer import MCMC, NUTS")
+NUTS_OF_MODEL = ("nuts = NUTS(model)",)
+NUTS_OF_TARGET = (
+    "from jax.flatten_util import ravel_pytree",
+    "nuts = NUTS(potential_fn=lambda x: -fit.target.log_prob(ravel_pytree(x)[0]))",
+)
+NUTS_CHAINS = 'mcmc = MCMC(nuts, num_warmup=1000, num_samples=1000, num_chains=4, chain_method="vectorized")'
+NUTS_STARTS = "init_params=fit.draws.initial_positions(0, 4)"
+NUTS_RUN = (
+    (NUTS_CHAINS, f"mcmc.run(jax.random.key(1), {NUTS_STARTS})"),
+    (NUTS_CHAINS, f"mcmc.run(jax.random.key(1), *data, {NUTS_STARTS})  # model and data: as in from_numpyro"),
+)
+"""Of a target, and of a model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,25 +36,36 @@ class Explanation:
     meaning: str
     numbers: tuple[str, ...]
     advice: tuple[str, ...]
+    code: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Paragraphs for a terminal."""
         fill = functools.partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
         listed = functools.partial(fill, initial_indent="- ", subsequent_indent="  ")
         lines = [fill(self.verdict), "", fill(self.meaning), "", "The numbers of this fit:"]
-        return "\n".join([*lines, *map(listed, self.numbers), "", "What to do:", *map(listed, self.advice)])
+        lines += [*map(listed, self.numbers), "", "What to do:", *map(listed, self.advice)]
+        return "\n".join([*lines, "", "NUTS from these starts:", "", *self.code] if self.code else lines)
 
 
 def explain(fit: Fit) -> Explanation:
     """Explain a fit's verdict."""
     check_instance("fit", fit, Fit)
     verdict, facts = fit.verdict, _facts(fit)
+    lead = None if verdict.status not in SHAPELESS else getattr(getattr(fit.mixture, "warp", None), "lead", None)
+    coordinates = () if lead is None else (NON_CENTRE.format(lead=fit.target.coordinate_name(lead)),)
     return Explanation(
         f"{'Trusted' if verdict.trusted else 'Refused'}: {verdict.reason}",
         verdict.status.meaning.format(**facts),
         _numbers(fit, facts),
-        tuple(line.format(**facts) for line in verdict.status.advice),
+        (*coordinates, *(line.format(**facts) for line in verdict.status.advice)),
+        _nuts(fit) if NUTS in verdict.remedy else (),
     )
+
+
+def _nuts(fit: Fit) -> tuple[str, ...]:
+    """Return the lines that run NUTS from draws of a fit: of a NumPyro model, or of any density that JAX can trace."""
+    is_numpyro = fit.target.model_info is not None and fit.target.model_info.name == "numpyro"
+    return (*NUTS_IMPORTS, *(NUTS_OF_MODEL if is_numpyro else NUTS_OF_TARGET), *NUTS_RUN[is_numpyro])
 
 
 def _facts(fit: Fit) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from klover.results import codec
 from klover.results.datatree import versions
 from klover.results.integrity import check_fit
 from klover.search.missed import Searched
+from klover.targets.change import find_change
 from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import LoadedTarget, as_target
 from klover.targets.model_info import ModelInfo
@@ -49,7 +50,9 @@ def _plain(value: Any) -> Any:
 
 
 def save(path: str | os.PathLike, fit: Any) -> None:
-    """Write a :class:`klover.Fit`."""
+    """Write a :class:`klover.Fit`; of processes that share its data, one writes."""
+    if isinstance(fit.target, Target) and fit.target.is_shared and jax.process_index() > 0:
+        return
     content = {field.name: getattr(fit, field.name) for field in dataclasses.fields(fit)}
     draws, target = content.pop("draws"), content.pop("target")
     fields = [field.name for field in dataclasses.fields(draws) if field.name != "target"]
@@ -89,7 +92,7 @@ def _check_target(path: str | os.PathLike, target: Target, about: LoadedTarget, 
             f"target must be that of the fit {path}, of dimension {about.dim} with the names "
             f"{', '.join(about.names[:8])}, got one of dimension {target.dim} with {', '.join(target.names[:8])}."
         )
-    change = codec.find_change(Evaluator(target).values, about.x, log_p)
+    change = find_change(Evaluator(target).values, about.x, log_p)
     if change:
         raise ValueError(
             f"target must be that of the fit {path}, but its log density differs by {change:.3g} at a stored "

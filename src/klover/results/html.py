@@ -25,6 +25,12 @@ def bullets(lines: Iterable[str]) -> str:
     return f'<ul class="notes">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
 
 
+def definitions(words: Mapping[str, str]) -> str:
+    """List words and what they mean."""
+    listed = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in words.items())
+    return f"<dl>{listed}</dl>"
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], label: str, num_text: int = 1) -> str:
     """Show cells in a box of their own, which scrolls where the screen is narrow.
 

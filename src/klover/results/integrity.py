@@ -1,10 +1,9 @@
 """Whether what a file holds fits together: kinds and shapes of arrays, checked against each other before they are used.
 
 What does not fit raises a ``ValueError`` that says what; readers turn it into
-:class:`~klover.results.codec.DamagedFile`.
+:class:`~klover.base.checks.DamagedFile`.
 """
 
-import dataclasses
 import json
 from typing import Any
 
@@ -20,6 +19,7 @@ from klover.targets.positions import names_of
 from klover.verdict.judge import Verdict
 from klover.verdict.status import Status
 from klover.warps.linear import Linear
+from klover.warps.low_rank import LowRankLinear
 from klover.warps.marginal import Marginal
 from klover.warps.triangular import Triangular, num_features
 from klover.warps.warp import Warp
@@ -40,22 +40,15 @@ def expect_array(what: str, array: Any, shape: tuple[int, ...], kinds: str = "f"
     expect(isinstance(array, np.ndarray) and array.shape == shape and array.dtype.kind in kinds, what)
 
 
-def check_numbers(record: Any) -> None:
-    """Refuse a record in which something else stands where its class has a number, a truth value or a tuple of them."""
-    for field in dataclasses.fields(record):
-        value, default = getattr(record, field.name), field.default
-        if isinstance(default, bool | int | float) or field.type in (int, float, "int", "float"):
-            expect(isinstance(value, bool | int | float), field.name)
-        if isinstance(default, tuple):
-            expect(isinstance(value, tuple) and (not default or len(value) == len(default)), field.name)
-
-
 def check_warp(warp: Any, dim: int) -> None:
     """Refuse a warp whose layers are not of the dimension."""
     expect(isinstance(warp, Warp) and isinstance(warp.layers, tuple) and len(warp.layers) > 0, "warp")
     for layer in warp.layers:
         if isinstance(layer, Linear):
             shapes = {"centre": (dim,), "matrix": (dim, dim), "inverse": (dim, dim), "log_det": ()}
+        elif isinstance(layer, LowRankLinear):
+            rank = layer.lengths.shape[-1]
+            shapes = {"centre": (dim,), "scale": (dim,), "directions": (dim, rank), "lengths": (rank,)}
         elif isinstance(layer, Marginal):
             shapes = dict.fromkeys(("knot", "value", "slope"), (dim, layer.knot.shape[-1]))
         else:

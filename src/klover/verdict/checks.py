@@ -27,7 +27,6 @@ from klover.verdict.status import Status
 from klover.warps.warp import Warp
 from klover.warps.warped import Proposal
 
-SPENT = "the budget is spent"
 CUT = 10.0
 """Ratio of a raw weight to the smoothed one from which on smoothing has hidden something."""
 NUM_REPEATED = 16
@@ -106,15 +105,22 @@ def improper(case: Case) -> Doubt | None:
     """Refuse where the mixture has followed the posterior outwards without end, or the density does not fall off."""
     coordinate, width = widest(case.mixture)
     if width <= case.tuning.answer.largest_width:
-        weight, x = np.exp(np.asarray(case.draws.log_weight, float)), np.asarray(case.draws.x, float)
-        centre = weight @ x
-        scale = np.sqrt(weight @ (x - centre) ** 2)
-        coordinate, width = endless_coordinate(case.evaluator, centre, scale), np.inf
-        if coordinate is None:
-            coordinate = endless_neck(case.evaluator, centre, scale)
+        centre, scale = moments_of(case.draws)
+        # The weight of one draw tells no scale, and weights that bad are refused in any case.
+        coordinate, width = None, np.inf
+        if np.all(scale > 0):
+            coordinate = endless_coordinate(case.evaluator, centre, scale)
+            coordinate = endless_neck(case.evaluator, centre, scale) if coordinate is None else coordinate
     if coordinate is None:
         return None
     return Doubt(Status.IMPROPER, {"width": width, "name": case.evaluator.target.coordinate_name(coordinate)})
+
+
+def moments_of(draws: WeightedDraws) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, " dim"]]:
+    """Return means and standard deviations of the coordinates."""
+    weight, x = np.exp(np.asarray(draws.log_weight, float)), np.asarray(draws.x, float)
+    centre = weight @ x
+    return centre, np.sqrt(weight @ (x - centre) ** 2)
 
 
 def widest(mixture: Mixture) -> tuple[int, float]:
@@ -169,7 +175,8 @@ def dominated(case: Case) -> Doubt | None:
 
 def noisy(case: Case) -> Doubt | None:
     """Refuse a density that gives two values at one point: evaluated twice, some of the draws must agree."""
-    x, log_p = np.asarray(case.draws.x, float)[:NUM_REPEATED], np.asarray(case.draws.log_p, float)[:NUM_REPEATED]
+    num = NUM_REPEATED if case.earliest is None else len(case.earliest[1])
+    x, log_p = np.asarray(case.draws.x, float)[:num], np.asarray(case.draws.log_p, float)[:num]
     if case.earliest is not None:
         x, log_p = (np.concatenate(pair) for pair in zip((x, log_p), case.earliest, strict=True))
     again = case.evaluator.values(x)
@@ -188,6 +195,12 @@ def few(case: Case) -> Doubt | None:
     """Refuse where few draws are effective."""
     is_enough = float(case.draws.ess) >= case.tuning.answer.fewest_effective
     return None if is_enough else Doubt(Status.FEW_EFFECTIVE_DRAWS)
+
+
+def poor(case: Case) -> Doubt | None:
+    """Refuse where so few of many draws are effective that the proposal lies mostly beside the posterior."""
+    share = float(case.draws.ess) / case.draws.num_draws
+    return None if share >= case.tuning.answer.least_share else Doubt(Status.POOR_COVER, {"ess_share": share})
 
 
 def unfinished(case: Case) -> Doubt | None:
@@ -224,7 +237,7 @@ def pinned(case: Case) -> Doubt | None:
     x, weight = np.asarray(case.draws.x, float), np.exp(np.asarray(case.draws.log_weight, float))
     is_there = (x <= reach[0]) | (x >= reach[1])
     share = float(weight @ is_there.any(axis=1))
-    if share <= case.tuning.answer.largest_pinned:
+    if share <= case.tuning.missed.smallest_mode:
         return None
     name = target.coordinate_name(int(np.argmax(weight @ is_there)))
     what = f"{name}, which rounds to its bound in {share:.2g} of what was found: let it be its distance from there"
@@ -252,10 +265,22 @@ def missed(case: Case) -> Doubt | None:
 
 
 def unsearchable(case: Case) -> Doubt | None:
-    """Refuse where several modes are known of which one was found by luck: there may be others like it."""
-    if case.searched is None or case.searched.recall >= case.tuning.missed.trusted_recall:
+    """Refuse where known modes say that the search was not good enough: there may be others like them.
+
+    One of them was found by luck, or, beside the widest, it would have missed one as narrow as the narrowest. In few
+    dimensions, or where it would have missed much narrower ones alone, few answers are wrong. There it says nothing,
+    nor where the user has said where to look.
+    """
+    searched, tuning = case.searched, case.tuning.missed
+    if searched is None:
         return None
-    return Doubt(Status.HIDDEN_MODES, {"recall": case.searched.recall})
+    if searched.recall < tuning.trusted_recall:
+        return Doubt(Status.HIDDEN_MODES, {"recall": searched.recall})
+    is_open = case.evaluator.target.box is None and searched.dim > case.tuning.rounds.tiled_dim
+    if is_open and searched.is_too_coarse and searched.smallest_scale > tuning.trusted_scale:
+        figures = {"num": searched.num_modes, "ratio": searched.relative_width, "scale": searched.smallest_scale}
+        return Doubt(Status.UNEVEN_MODES, figures)
+    return None
 
 
 def place_in_words(case: Case, part: Part) -> str:
@@ -301,6 +326,7 @@ CHECKS: tuple[Check, ...] = (
     noisy,
     heavy,
     few,
+    poor,
     dominated,
     unfinished,
     coarse,

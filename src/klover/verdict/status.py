@@ -5,7 +5,7 @@ Braces hold the fit's own numbers; the verdict fills in the first two texts, ``k
 
 import enum
 
-MORE_WORK = "Give more work: budget= in Python; on the command line a larger --budget together with --resume."
+MORE_WORK = "Give more work: budget= in Python; on the command line a larger --budget together with --journal."
 START = (
     "Start from draws of another sampler: start= in Python, --start draws.nc on the command line. A short NUTS run "
     "is enough; klover corrects it."
@@ -14,6 +14,16 @@ COORDINATES = (
     "Write the model in better coordinates: non-centred where groups share a scale, covariates standardised, "
     "positive quantities by their logarithm."
 )
+NON_CENTRE = (
+    "The means or widths of other parameters depend on {lead}: non-centre them, that is, compute them from standard "
+    "Normal ones (theta = mu + exp(log_tau) * eta, with eta in place of theta, where {lead} is such a log_tau)."
+)
+"""Before the remedy, where such a parameter was seen."""
+NUTS = (
+    "NUTS may do better, from these starts: init_params=fit.draws.initial_positions(0, 4); klover.explain(fit) has the "
+    "whole call."
+)
+"""After the remedy, where there are gradients."""
 BOX = "Say roughly where the posterior lies: klover.Target(..., box=(lower, upper)). Searches then begin all over it."
 CHECK = "Run target.check(key): it evaluates the density and its gradient near the example, and says what is wrong."
 SEED = "Fit again with another seed, and compare."
@@ -89,6 +99,15 @@ class Status(enum.Enum):
             COORDINATES,
         ),
     )
+    POOR_COVER = (
+        "only {ess_share:.2%} of the draws are effective ({ess:.0f} of {num_draws}): of what so poor a proposal has "
+        "not visited its weights say nothing.",
+        "Give more work (budget, more components), or use other coordinates (scaled, non-centred).",
+        "{ess:.0f} draws of {num_draws} count ({ess_share:.2%}). That would do for means and their errors, if these "
+        "draws were from all of the posterior. But where so few draws count the proposal lies mostly beside the "
+        "posterior, and a neck or a tail that it does not reach leaves no trace in k̂ and in the errors.",
+        (COORDINATES, MORE_WORK, START),
+    )
     DOMINATED = (
         "one draw carries {top:.1%} of the raw weight, and {share:.1%} of the draws are effective where the last round "
         "had {before:.1%}: the proposal is too low somewhere.",
@@ -126,6 +145,16 @@ class Status(enum.Enum):
         "The weights look good (k̂ = {pareto_k:.2f}, {ess:.0f} effective draws), and a search found nothing more. But "
         "the search was tested on the modes that are known: each was left out in turn, and one of them would most "
         "likely not have been found. It was found by luck, and others may not have been.",
+        (BOX, START, "Search harder: refine(..., search='thorough').", SEED),
+    )
+    UNEVEN_MODES = (
+        "{num} modes are known, the narrowest {ratio:.2f} times as wide as the widest, and a search in so many "
+        "dimensions finds further ones from {scale:.2f} on only: others may be hidden.",
+        "Say where the posterior may lie (box=), begin with draws on all modes (start=), or search harder "
+        "(search='thorough').",
+        "The weights look good (k̂ = {pareto_k:.2f}, {ess:.0f} effective draws), and a search found nothing more. But "
+        "the modes that are known differ in width by more than the search can bridge: beside a wide one it would most "
+        "likely have missed a narrow one. About one in three such answers was found to lack a mode.",
         (BOX, START, "Search harder: refine(..., search='thorough').", SEED),
     )
     DRIFTING_PARTICLES = (
@@ -166,11 +195,11 @@ class Status(enum.Enum):
     UNFINISHED = (
         "the refinement was stopped ({cause}) before its own criteria were met; k̂ = {pareto_k:.2f}, {ess:.0f} "
         "effective draws of {num_draws}.",
-        "Give a larger budget, or resume from the checkpoint.",
+        "Give a larger budget (budget=, evaluations or a datetime.timedelta), with the same journal= if there was one.",
         "The work was stopped after {spent}, before the engine itself was content. The weights of what there is are "
         "good (k̂ = {pareto_k:.2f}, {ess:.0f} effective draws of {num_draws}), so the means are right for all that "
         "was found; the looks for what was not found are missing.",
-        (MORE_WORK, "In Python: refine(..., checkpoint=PATH) goes on from the file where it stopped."),
+        (MORE_WORK, "In Python: refine(..., journal=PATH) evaluates nothing twice that is in the file."),
     )
     COARSE_NUMBERS = (
         "numbers of the precision {precision} are too coarse for {what}.",
@@ -258,3 +287,14 @@ class Status(enum.Enum):
     def advice(self) -> tuple[str, ...]:
         """What to try, the best first."""
         return self.value[3]
+
+
+SHAPELESS = (
+    Status.HEAVY_WEIGHTS,
+    Status.FEW_EFFECTIVE_DRAWS,
+    Status.POOR_COVER,
+    Status.DRIFTING_PARTICLES,
+    Status.UNFINISHED,
+    Status.UNCONVERGED_PARTICLES,
+)
+"""What says that the posterior's shape was not found: other coordinates, or another sampler, may help."""
