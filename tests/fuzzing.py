@@ -24,6 +24,7 @@ import numpy as np
 
 import klover
 from klover.boosting.settings import Settings
+from klover.targets.model_info import ModelInfo
 
 HERE, SOURCE = str(Path(__file__)), str(Path(klover.__file__).parent)
 PROPER = ValueError, TypeError, FileNotFoundError, IsADirectoryError, PermissionError
@@ -86,7 +87,17 @@ PATHS = {
 }
 
 
-USERS = "logdensity", "grad", "constrain", "model", "function", "callback"
+USERS = (
+    "logdensity",
+    "log_likelihood",
+    "grad",
+    "loglike",
+    "prior_transform",
+    "constrain",
+    "model",
+    "function",
+    "callback",
+)
 """Arguments that are functions: what they raise is the user's own error, and a note says where it comes from."""
 
 
@@ -133,6 +144,9 @@ def table(folder: Path) -> dict[str, tuple[Callable, dict[str, Any], dict[str, d
     fit.save(folder / "fit")
     (folder / "text").write_text("text")
     draws, mixture = fit.draws, fit.mixture
+    parts = {"log_prior": lambda x: {"x": density(x)}, "log_likelihood": lambda x: {"y": density(x)}}
+    info = ModelInfo("by hand", **parts)
+    parted = klover.refine(0, klover.Target(lambda x: 2 * density(x), np.zeros(2), model_info=info), num_draws=500)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -149,12 +163,13 @@ def table(folder: Path) -> dict[str, tuple[Callable, dict[str, Any], dict[str, d
         "refine": (
             klover.refine,
             {"key": 0, "target": target, "start": None, "max_components": None, "num_draws": 50, "budget": 3000}
-            | {"family": "student", "integrand": None, "callback": None, "progress": False, "checkpoint": None}
+            | {"family": "student", "integrand": None, "callback": None, "progress": False, "journal": None}
+            | {"surrogate": None, "pool": None}
             | {"tuning": None, "search": "auto", "min_ess": None},
             {
                 "integrand": FUNCTIONS | {"identity": lambda x: x},
                 "callback": {"no arguments": lambda: 0.0, "three arguments": lambda a, b, c: 0.0},
-                "checkpoint": PATHS,
+                "journal": PATHS,
                 "target": FUNCTIONS,
                 "start": {"draws": np.ones((5, 3)), "pair": (np.ones((5, 2)), [1, 2]), "named": {"a": np.ones(4)}},
                 "family": {"cauchy": "cauchy"},
@@ -192,12 +207,18 @@ def table(folder: Path) -> dict[str, tuple[Callable, dict[str, Any], dict[str, d
         "from_callback": (
             klover.from_callback,
             {"logdensity": on_host, "dim": 2, "grad": None, "vectorized": False, "bounds": None, "names": None}
-            | {"throw": False, "num_jobs": 1, "start": None},
+            | {"throw": False, "pool": None, "timeout": None, "start": None},
             {
                 "logdensity": FUNCTIONS,
                 "grad": FUNCTIONS,
                 "bounds": {"pair": (1, 0), "words": ("a", "b"), "nan": (np.nan, 1.0)},
             },
+        ),
+        "from_prior_transform": (
+            klover.from_prior_transform,
+            {"loglike": on_host, "prior_transform": lambda u: u, "ndim": 2, "names": None, "periodic": None}
+            | {"vectorized": False, "start": None},
+            {"loglike": FUNCTIONS, "prior_transform": FUNCTIONS},
         ),
         "from_numpyro": (klover.from_numpyro, {"model": fail}, {"model": FUNCTIONS}),
         "from_pymc": (klover.from_pymc, {"model": None}, {}),
@@ -221,6 +242,35 @@ def table(folder: Path) -> dict[str, tuple[Callable, dict[str, Any], dict[str, d
         ),
         "Mixture.with_capacity": (mixture.with_capacity, {"capacity": 10}, {}),
         "Fit.importance": (fit.importance, {"key": 0, "num_draws": 10}, {}),
+        "Fit.stream": (
+            fit.stream,
+            {"key": 0, "num_draws": 10, "functions": None, "progress": False},
+            {"functions": {"words": {"a": "b"}}},
+        ),
+        "Fit.update": (
+            fit.update,
+            {"target": target, "key": 0, "min_ess": None, "budget": 500, "search": "auto", "progress": False},
+            {"target": FUNCTIONS},
+        ),
+        "Fit.loo": (
+            fit.loo,
+            {"log_likelihood": lambda x: -0.01 * x**2, "groups": None, "key": 0, "min_ess": None},
+            {"log_likelihood": FUNCTIONS},
+        ),
+        "Fit.kfold": (
+            fit.kfold,
+            {"num_folds": 2, "log_likelihood": lambda x: -0.01 * x**2, "key": 0, "min_ess": None},
+            {"log_likelihood": FUNCTIONS},
+        ),
+        "Fit.sensitivity": (parted.sensitivity, {"names": None, "powers": (0.8, 1.25), "key": 0}, {}),
+        "Fit.nuts_start": (fit.nuts_start, {"key": 0, "num_chains": 2, "dense": False}, {}),
+        "Fit.predict": (fit.predict, {"num_draws": 10, "key": 0}, {}),
+        "map_fits": (
+            klover.map_fits,
+            {"function": lambda item: target, "items": [1], "pool": None, "out": None, "key": 0, "labels": None}
+            | {"save_to": None, "timeout": None, "progress": False},
+            {"function": FUNCTIONS, "out": PATHS, "save_to": PATHS},
+        ),
         "Fit.posterior": (fit.posterior, {"num_draws": 10, "key": 0}, {}),
         "Fit.to_pandas": (fit.to_pandas, {"num_draws": 10, "key": 0}, {}),
         "Fit.to_datatree": (fit.to_datatree, {"num_draws": 10, "key": 0, "predictive": False}, {}),
@@ -229,7 +279,7 @@ def table(folder: Path) -> dict[str, tuple[Callable, dict[str, Any], dict[str, d
         "load": (klover.load, {"path": folder / "fit", "target": None}, {"path": PATHS, "target": FUNCTIONS}),
         "compare": (
             klover.compare,
-            {"fits": {"a": trusted, "b": trusted}},
+            {"fits": {"a": trusted, "b": trusted}, "prior": None, "loo": None},
             {"fits": {"one": {"a": trusted}, "mixed": {"a": trusted, "b": None}, "list": [trusted, trusted]}},
         ),
         "explain": (klover.explain, {"fit": fit}, {}),
@@ -265,6 +315,8 @@ def table(folder: Path) -> dict[str, tuple[Callable, dict[str, Any], dict[str, d
         "plots.plot_marginal": (plots.plot_marginal, {"axes": axes, "fit": fit, "coordinate": 0}, {}),
         "plots.plot_pair": (plots.plot_pair, {"axes": axes, "fit": fit, "first": 0, "second": 1}, {}),
         "plots.plot_tail": (plots.plot_tail, {"axes": axes, "fit": fit}, {}),
+        "plots.plot_quantity_tails": (plots.plot_quantity_tails, {"axes": axes, "fit": fit}, {}),
+        "plots.plot_main_plane": (plots.plot_main_plane, {"axes": axes, "fit": fit}, {}),
         "plots.plot_weights": (plots.plot_weights, {"axes": axes, "fit": fit}, {}),
         "plots.plot_weight_shares": (
             plots.plot_weight_shares,

@@ -12,7 +12,7 @@ import pytest
 import klover
 from helpers import needs
 
-RECORDS = {"Fit", "Mixture", "Status", "Verdict", "WeightedDraws"}
+RECORDS = {"Fit", "Mixture", "Status", "StreamedDraws", "Verdict", "WeightedDraws"}
 """Classes that hold what they are given; JAX makes them out of anything."""
 PROTOCOL = {"tree_flatten", "tree_unflatten"}
 
@@ -23,7 +23,7 @@ def public_functions() -> list[str]:
     found |= {
         f"plots.{name}": each
         for name, each in inspect.getmembers(klover.plots, inspect.isfunction)
-        if each.__module__ == klover.plots.__name__ and not name.startswith(("_", "check_"))
+        if each.__module__.startswith(klover.plots.__name__)
     }
     for owner in (klover.Target, klover.Family, klover.Mixture, klover.Fit, klover.WeightedDraws):
         for name, method in inspect.getmembers(owner, callable):

@@ -42,14 +42,59 @@ assert mcmc.get_samples()["slope"].shape == (400,)
 assert fit.verdict.trusted
 assert trace.posterior["theta"].shape == (2, 100, 8)
 """,
-    "from_callback": """
+    "device_put(inputs, rows)": """
+assert fit.verdict.trusted
+assert fit.target.num_devices == 4
+""",
+    "make_array_from_process_local_data": """
+assert fit.verdict.trusted
+assert abs(fit.summary().columns["mean"][0] - own.mean()) < 0.01
+""",
+    "from_prior_transform": """
+assert fit.verdict.trusted
+assert abs(fit.summary().columns["mean"][0] - 2.0) < 0.5
+assert fit.log_evidence_se < 0.01
+""",
+    "bilby.run_sampler(likelihood": """
+assert result.meta_data["klover"]["trusted"]
+assert abs(result.posterior["m"].mean() - 0.5) < 0.1
+""",
+    "from cobaya.run": """
+assert products["klover"]["trusted"]
+assert abs(products["sample"].mean("a") - 0.2) < 0.02
+""",
+    "regions.jsonl": """
+assert doubtful == []
+assert all(abs(line.mean["slope"] + 1) < 5 * line.sd["slope"] for line in lines)
+""",
+    "from_callback(log_density, 2, bounds": """
 assert fit.verdict.trusted
 assert abs(fit.summary().columns["mean"][0] - 3.4) < 0.1
+""",
+    "fit.predict": """
+assert tree["predictions"]["y"].shape == (1, 4000, 2)
+""",
+    "fit.nuts_start": """
+assert chains.get_samples()["slope"].shape == (800,)
+""",
+    "fit.sensitivity": """
+assert found.diagnosis[0] == "potential prior-data conflict"
+assert len(found.steps) == 4
+""",
+    "klover.compare(fits, prior": """
+assert comparison.names == ("line", "constant")
+assert abs(comparison.probability.sum() - 1) < 1e-9
 """,
 }
 
 
-LIBRARIES = {"import numpyro": "numpyro", "import pymc": "pymc", "to_datatree": "xarray"}
+LIBRARIES = {
+    "import bilby": "bilby",
+    "from cobaya": "cobaya",
+    "import numpyro": "numpyro",
+    "import pymc": "pymc",
+    "to_datatree": "xarray",
+}
 
 
 @pytest.mark.parametrize("code", PIECES)

@@ -1,9 +1,13 @@
 """Every number of the automatic engine, with its unit, what it trades, and how it was chosen.
 
-:func:`klover.refine` passes one :class:`Tuning` to all of its parts; nothing else in the engine is adjustable, and what
-is written as a bare number in its code is numerics (a floor against division by zero, a bisection's length) or belongs
-to a formula. ``python -m benchmarks sensitivity`` halves and doubles each of them on targets that the reported suite
-does not contain; ``docs/engine.md`` has what that changed.
+:func:`klover.refine` passes one :class:`Tuning` to all of its parts; nothing else in the engine is adjustable. The rule
+of what is here: a number that weighs cost against reliability for targets in general. What follows from another number
+by a rule is no number of its own: the rule is in the code. A named constant at the top of a module is a detail of that
+one device (the steps of a surrogate's climb, the knots of a spline, how thrift divides a goal) and means nothing beside
+it; a bare number is numerics (a floor against division by zero, a bisection's length) or belongs to a formula.
+
+``python -m benchmarks sensitivity`` halves and doubles each of them on targets that the reported suite does not
+contain; ``docs/engine.md`` has what that changed.
 
 ``chosen`` is one of: *theory* (follows from a stated result), *measured* (an experiment that the text names), *habit*
 (what the literature uses), *guess* (never compared with another value before the halving and doubling).
@@ -30,10 +34,30 @@ class Search:
     )
     most_modes: int = number(128, "modes", "kept; each is three components of the first mixture", "measured: 40 modes")
     start_scale: float = number(3.0, "units", "spread of starts around the example where there is no box", "guess")
-    widest: float = number(10.0, "start scales", "a direction without curvature is taken to be so wide", "guess")
+    widest: float = number(
+        10.0,
+        "start scales",
+        "a direction without curvature is taken to be so wide, and the region covered so far",
+        "guess",
+    )
     full_dim: int = number(
         128, "dimensions", "beyond this covariances are diagonal: draws would not tell matrices", "measured: memory"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Whitening:
+    """Coordinates that scores whiten, beyond the largest dimension of full covariances."""
+
+    num_starts: int = number(4, "climbs", "to the top around which it begins", "guess")
+    few_pairs: int = number(
+        128, "pairs", "of scores for up to a quarter as many directions", "theory: exact for Gaussians"
+    )
+    pairs_per_dim: int = number(
+        2, "pairs", "of scores that tell a whole matrix, for each dimension; as many of chains", "guess"
+    )
+    matrix_dim: int = number(1024, "dimensions", "beyond which a whole matrix is not tried", "measured: seconds")
+    most_updates: int = number(8, "batches", "of pairs at the most", "guess")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +70,7 @@ class Start:
     copy_weights: tuple[float, ...] = number((6.0, 2.0, 1.0), "parts", "weights of these copies", "guess")
     weight_range: float = number(20.0, "ratio", "between the largest and the smallest mode's first weight", "guess")
     broad_share: float = number(0.25, "share", "of draws over the whole region, without a box", "guess")
-    box_share: float = number(0.1, "share", "of draws over the box, and of journeys that begin there", "guess")
-    region: tuple[float, ...] = number(
-        (1.0, 10.0, 100.0), "variances", "the region is covered on these scales, times the start scale", "guess"
-    )
     wide_df: float = number(5.0, "degrees", "tails of everything that is wide on purpose", "habit")
-    given_share: float = number(0.9, "share", "of the first mixture that is what the user gave", "guess")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +80,9 @@ class Growth:
     held_out: float = number(0.25, "share", "of draws that judge splits and are not fitted to", "habit")
     em_steps: int = number(5, "steps", "of EM between splits", "measured: speed")
     split_rounds: int = number(2, "rounds", "of splits in one round of the engine", "measured: prototype")
+    least_gain: float = number(
+        0.05, "nats", "on held-out points that are worth another warp, or more of a whitening", "guess"
+    )
     pulls: tuple[float, ...] = number(
         (1.0, 10.0, 100.0), "draws", "strengths of the pull to the old covariance, held-out draws choose", "measured"
     )
@@ -80,9 +102,6 @@ class Moves:
         0.1, "power", "of the weights by which a move's metric is chosen", "measured: ridges"
     )
     step_jitter: float = number(0.5, "log sd", "of step sizes", "guess")
-    shrinkage: float = number(
-        1.5, "decades", "by which every second step is shrunk at most, to enter necks", "measured"
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,13 +111,24 @@ class Rounds:
     first_draws: int = number(2048, "draws", "of the first round", "measured: 14,000 evaluations solve easy targets")
     draws_growth: float = number(1.5, "factor", "by which rounds grow", "guess")
     most_draws: int = number(8192, "draws", "of a round; as many final draws at the least", "measured: speed")
+    small_budget: int = number(
+        10_000,
+        "evaluations",
+        "up to which a budget is planned by a goal of effective draws",
+        "measured: easy targets take 14,000",
+    )
     most_rounds: int = number(32, "rounds", "after which the work is called unfinished", "guess")
     fitted_draws: int = number(
         4096, "draws", "that are fitted to at the least; a comb leaves out the rest", "measured: speed"
     )
     fitted_per_parameter: int = number(16, "draws", "that are fitted to, for each parameter of a component", "guess")
-    unwarped: int = number(2, "rounds", "before a warp is tried where few draws are effective", "guess")
     warped_ess: float = number(0.2, "share", "as fair, behind a warp", "guess")
+    warped_gain: float = number(
+        1.2,
+        "factor",
+        "below which a gain of a round's ESS is worth no further round, behind a warp",
+        "measured: d = 89",
+    )
     begun_ess: float = number(0.1, "share", "of effective draws from which on plain weights are fitted to", "guess")
     begun_pool: float = number(2.0, "draws", "the same, of the whole pool", "guess")
     tempered_draws: float = number(10.0, "draws", "effective for each dimension after tempering", "guess")
@@ -108,31 +138,41 @@ class Rounds:
     least_ess: float = number(0.05, "share", "the same after exploring, or beyond where anything is explored", "guess")
     good_pareto_k: float = number(0.4, "k̂", "with which a good round may be the last", "measured: 0.5 refused 5 of 480")
     fair_pareto_k: float = number(0.6, "k̂", "the same where rounds no longer get better", "theory: below 0.7")
-    bad_pareto_k: float = number(0.7, "k̂", "with which one round without a gain is one too many", "measured: bananas")
     least_gain: float = number(
         1.03, "factor", "by which a round's ESS must exceed the best to count as better", "guess"
     )
-    patience: int = number(2, "rounds", "without a gain", "measured: prototype")
+    patience: int = number(
+        2, "rounds", "without a gain; before a warp is tried where few draws are effective", "measured: prototype"
+    )
     steady_rounds: int = number(3, "rounds", "whose evidences must agree on hard targets", "measured: eight schools")
-    trend_rounds: int = number(8, "rounds", "over which the evidence must not rise on hard targets", "guess")
+    trend_rounds: int = number(
+        8, "rounds", "over which the evidence must not rise on hard targets; of chains at the most", "guess"
+    )
     explored_dim: int = number(30, "dimensions", "beyond which particles are not sent to explore", "measured: cost")
-    tiled_dim: int = number(4, "dimensions", "up to which 64 components may follow any shape", "measured: ring")
+    tiled_dim: int = number(
+        4,
+        "dimensions",
+        "up to which 64 components follow any shape, and the usual search is thorough",
+        "measured: ring",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Defence:
     """What is drawn beside the mixture, so that it does not forget what it does not visit."""
 
-    share: float = number(0.1, "share", "of draws from inflated copies", "measured: bounds ESS at 92 %")
+    share: float = number(
+        0.1,
+        "share",
+        "of draws from inflated copies, and from copies that are wider along leads; of a first mixture's over its box",
+        "measured: bounds ESS at 92 %",
+    )
     df: float = number(4.0, "degrees", "tails of these copies", "measured: 5 leaves heavy weights on eight schools")
     length: float = number(6.0, "factor", "by which copies are stretched along their axis, on hard targets", "measured")
-    lead_width: float = number(2.5, "factor", "by which copies are wider along the leads of a warp", "guess")
-    lead_share: float = number(0.1, "share", "of draws from these", "guess")
     box_share: float = number(0.005, "share", "of draws over the box", "guess")
     frontier_share: float = number(0.15, "share", "of draws from the frontier of colder and hotter particles", "guess")
     widened_share: float = number(0.4, "share", "of final draws from slightly wider copies, d > 4", "measured: k̂")
     widening: float = number(0.6, "over √d", "how much wider these are", "measured: k̂")
-    num_blended: int = number(3, "rounds", "whose proposals are mixed where fits differ by chance alone", "guess")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,11 +180,11 @@ class Exploration:
     """Particles that look for what the proposal misses."""
 
     num_particles: int = number(1024, "particles", "that explore", "measured: 512 miss the neck of eight schools")
-    num_probes: int = number(128, "particles", "of a last look on an easy target", "measured: false alarms")
+    num_probes: int = number(
+        128, "particles", "of a last look on an easy target; chains where weights cannot supply draws", "measured"
+    )
     num_moves: int = number(8, "moves", "of particles that probe", "guess")
-    num_chains: int = number(128, "chains", "that supply draws where weights cannot", "measured: hierarchies")
     chain_moves: int = number(32, "moves", "of a window of these; the second half is kept", "measured: hierarchies")
-    most_windows: int = number(8, "windows", "after which weights have to do alone", "guess")
     crawls: int = number(3, "times", "that hot particles crawl along ridges in a round", "measured: Rosenbrock")
     crawl_leapfrogs: int = number(40, "steps", "of their trajectories", "measured: Rosenbrock")
     inflations: tuple[float, ...] = number((12.0, 4.0), "sds", "from which particles return, by turns", "measured")
@@ -160,6 +200,9 @@ class Answer:
     wanted_ess: int = number(4000, "draws", "effective ones to aim at", "habit: four chains of 1000")
     most_draws: int = number(98304, "draws", "that this may take", "guess")
     fewest_effective: int = number(100, "draws", "below which nothing is trusted", "habit")
+    least_share: float = number(
+        0.01, "share", "of final draws that are effective, at the least", "measured: right answers have 0.1 and more"
+    )
     largest_invalid: float = number(0.1, "share", "of final draws that may be NaN or +inf", "guess")
     largest_hidden: float = number(0.01, "share", "of a round's draws that may be, for a density of JAX", "guess")
     largest_width: float = number(1e10, "units", "to which a proper posterior may spread", "guess")
@@ -173,7 +216,6 @@ class Answer:
     far: float = number(6.0, "sds", "from all particles at which a top is none of theirs", "guess")
     coarse_step: float = number(0.01, "sds", "between neighbouring numbers of a coordinate", "theory")
     coarse_log: float = number(0.1, "nats", "between neighbouring numbers of the size of log p", "theory")
-    largest_pinned: float = number(0.001, "mass", "that may lie where a parameter rounds to its bound", "guess")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,15 +226,21 @@ class Missed:
     num_climbs: int = number(5, "climbs", "from each rung, by the screen", "measured: the same")
     num_heavy: int = number(24, "climbs", "from the heaviest final draws", "measured: the same")
     num_radial: int = number(512, "draws", "on other scales around known centres", "measured: the same")
-    few_dims: int = number(
-        4, "dimensions", "beyond which a search is thorough where several modes are known", "theory: envelope"
-    )
     thorough: int = number(36, "factor", "by which a thorough search has more starts", "measured: the same")
+    most_passes: int = number(4, "passes", "of a thorough search, one for each known mode", "guess")
     least_ratio: float = number(30.0, "ratio", "of p to q, over the evidence, at a top that is not covered", "guess")
-    smallest_mode: float = number(1e-3, "mass", "of a missed mode, by Laplace, that is worth more work", "guess")
+    smallest_mode: float = number(
+        1e-3, "mass", "that matters: of a missed mode, by Laplace, or where a parameter rounds to its bound", "guess"
+    )
     smallest_halo: float = number(0.01, "mass", "the same on another scale around a known centre", "measured")
     least_recall: float = number(0.99, "probability", "that known modes would be found, or look thoroughly", "guess")
     trusted_recall: float = number(0.9, "probability", "below which nothing is trusted", "guess")
+    trusted_scale: float = number(
+        0.45,
+        "width",
+        "relative, of modes that may be missed where known ones are as uneven",
+        "measured: 13 of 41 wrong beyond, 2 of 46 below",
+    )
     most_returns: int = number(4, "times", "that the work goes on with what a search has found", "guess")
     most_retries: int = number(2, "times", "that it goes on for better weights", "guess")
 
@@ -211,10 +259,12 @@ class Islands:
     effective_share: float = number(
         0.95, "share", "of a start's particles that stays effective in a change of temperature", "measured: evidences"
     )
-    short_trajectory: float = number(
-        2.0, "sds", "length of a trajectory between temperatures, a quarter of a turn and more", "measured: evidences"
+    trajectory: float = number(
+        8.0,
+        "sds",
+        "length of one at the target, a turn and more; a quarter between temperatures",
+        "measured: evidences",
     )
-    trajectory: float = number(8.0, "sds", "length of a trajectory at the target", "measured: neural networks")
     most_leapfrogs: int = number(250, "steps", "of one", "measured: neural networks")
     num_sweeps: int = number(8, "sweeps", "at the target itself; the second half is kept", "guess")
     largest_spread: float = number(1.0, "nats", "standard deviation of the islands' log evidences", "guess")
@@ -224,10 +274,27 @@ class Islands:
 
 
 @dataclasses.dataclass(frozen=True)
+class Ending:
+    """Where a fit without a budget ends; what it does before depends on none of these numbers."""
+
+    most_evaluations: int = number(
+        20_000_000, "evaluations", "of a fit without a budget", "measured: trusted fits took up to 13 million"
+    )
+    most_seconds: float = number(
+        120.0, "seconds", "of work beside the evaluations, the same", "measured: trusted fits took up to 88"
+    )
+    last_evaluations: int = number(
+        500_000, "evaluations", "left in any case for final draws, the last search and checks", "theory: their sum"
+    )
+    last_seconds: float = number(30.0, "seconds", "left in any case for the same", "guess")
+
+
+@dataclasses.dataclass(frozen=True)
 class Tuning:
     """All numbers of the engine, by the part that uses them."""
 
     search: Search = Search()
+    whitening: Whitening = Whitening()
     start: Start = Start()
     growth: Growth = Growth()
     moves: Moves = Moves()
@@ -237,3 +304,4 @@ class Tuning:
     answer: Answer = Answer()
     missed: Missed = Missed()
     islands: Islands = Islands()
+    ending: Ending = Ending()

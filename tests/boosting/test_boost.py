@@ -87,8 +87,15 @@ def conjugate_regression(is_orthogonal):
     return klover.Target(logdensity, jnp.zeros(3)), log_evidence
 
 
+# Both tails and all covariances once; the other pairs follow in `make test-all`.
 @pytest.mark.parametrize(
-    "family", ["normal", "student", "normal-low-rank", "student-low-rank", "normal-diagonal", "student-diagonal"]
+    "family",
+    [
+        "student",
+        "normal-low-rank",
+        "normal-diagonal",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("normal", "student-low-rank", "student-diagonal")),
+    ],
 )
 def test_conjugate_regression_has_the_known_evidence(family, getkey):
     target, log_evidence = conjugate_regression(is_orthogonal=family.endswith("diagonal"))

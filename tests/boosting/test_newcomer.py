@@ -66,6 +66,8 @@ FORWARD = [
     for draws, approach, fitter in itertools.product(sources.SOURCES, ("direct", "remainder"), ("adam", "em"))
     if (draws, approach) not in (("newcomer", "direct"), ("current", "remainder"))
 ]
+REPEATED = (("previous", "remainder", "adam"), ("current", "direct", "adam"))
+"""Of these each part is tried by others; they follow in `make test-all`."""
 REVERSE = [{"divergence": "reverse", "approach": approach, "fitter": "adam"} for approach in ("direct", "remainder")]
 
 
@@ -75,7 +77,17 @@ def grow(fitted):
     return Mixture(components, np.append(np.log1p(-fitted.weights), fitted.log_weights))
 
 
-@pytest.mark.parametrize("choices", FORWARD + REVERSE, ids=lambda choices: "-".join(choices.values()))
+@pytest.mark.parametrize(
+    "choices",
+    [
+        pytest.param(
+            choices,
+            id="-".join(choices.values()),
+            marks=pytest.mark.slow if tuple(choices.values()) in REPEATED else (),
+        )
+        for choices in FORWARD + REVERSE
+    ],
+)
 def test_a_newcomer_lowers_the_divergence(getkey, choices):
     settings = Settings(
         num_round_draws=1000,

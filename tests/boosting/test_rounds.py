@@ -31,6 +31,17 @@ CONFIGURATIONS = {
 }
 
 
+# Each compiles a program of its own: these have every choice once, the others follow in `make test-all`.
+FEW = (
+    "paper",
+    "paper-smoothed",
+    "reverse-remainder",
+    "em-student-all",
+    "em-low-rank-previous",
+    "em-remainder-newcomer",
+)
+
+
 def settings_of(name: str) -> Settings:
     choices = CONFIGURATIONS[name]
     return Settings(max_components=2, **(choices if "fitter" in choices else QUICK_ADAM | choices))
@@ -54,7 +65,9 @@ def test_no_number_changes_its_type_unasked(name, dtype):
     assert {leaf.dtype for leaf in found if leaf.dtype.kind == "f"} == {np.dtype(dtype)}
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in CONFIGURATIONS]
+)
 def test_a_constant_in_log_p_moves_the_evidence_and_nothing_else(name, getkey):
     settings, logdensity, key = settings_of(name), two_gaussians(), getkey()
 

@@ -42,9 +42,10 @@ runpy.run_module("klover", run_name="__main__")
 def test_the_demo_prints_a_table_and_writes_the_figure_where_it_can(tmp_path):
     code = f"""
 import sys
+sys.modules["tqdm"] = sys.modules["blackjax"] = sys.modules["xarray"] = None
 from klover.cli import main
 main(["demo", "--out", r"{tmp_path}"])
-sys.modules["matplotlib"] = sys.modules["tqdm"] = None
+sys.modules["matplotlib"] = None
 main(["demo", "--out", r"{tmp_path / "plain"}"])
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)

@@ -53,6 +53,11 @@ def model(y, scale=3.0):
     mu = numpyro.sample("mu", dist.Normal(0.0, scale))
     numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
+def forgetful(num=400, y=None):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 3.0))
+    with numpyro.plate("row", num):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
 def made(y):
     return klover.from_numpyro(model, y)
 """
@@ -105,7 +110,7 @@ def test_a_function_of_the_data_is_fitted_and_everything_is_written(here, capsys
     assert "verdict        trusted" in out
     assert "models.py:density keeps scale=3.0" in err
     written = {path.name for path in (here / "out").iterdir()}
-    assert written == {"checkpoint.npz", "draws.nc", "figures", "fit.klover", "report.html", "summary.csv"}
+    assert written == {"draws.nc", "figures", "fit.klover", "report.html", "summary.csv"}
     fit = klover.load(here / "out" / "fit.klover")
     assert abs(fit.log_evidence - log_evidence()) < 5 * fit.log_evidence_se
     assert (here / "out" / "summary.csv").read_text().splitlines()[1].startswith("mu,")
@@ -114,7 +119,7 @@ def test_a_function_of_the_data_is_fitted_and_everything_is_written(here, capsys
     )
 
     assert run("models.py:density", "--data", "data.json", "--out", "out") == 2
-    assert "Go on with it by --resume" in capsys.readouterr().err
+    assert "go on with that fit by the --journal that it was made with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("start", [pytest.param("draws.nc", marks=needs("h5netcdf", "xarray")), "fit.klover"])
@@ -125,16 +130,29 @@ def test_an_older_fit_is_a_start(quick, start):
 
 
 def test_a_refused_fit_is_resumed(quick, capsys):
-    arguments = ("models.py:target", "--out", "out", "--budget")
-    assert run(*arguments, "1500") == 3
+    arguments = ("models.py:target", "--out", "out", "--journal", "out/journal", "--budget")
+    assert run(*arguments, "100") == 3
     assert "REFUSED" in capsys.readouterr().out
     assert cli.main(["explain", "out"]) == 0
     assert "Give more work" in capsys.readouterr().out
-    assert run("models.py:other", *arguments[1:], "2min", "--resume") == 2
+    assert run("models.py:other", *arguments[1:], "50000") == 2
     assert "target must be that of the fit" in capsys.readouterr().err
-    assert run(*arguments, "2min", "--resume") == 0
+    assert run(*arguments, "50000") == 0
+    assert klover.load("out/fit.klover").settings["num_replayed"] > 0
+    (quick / "out" / "fit.klover").unlink()
+    assert run("models.py:other", *arguments[1:], "50000") == 2
+    assert "journal out/journal belongs to another target" in capsys.readouterr().err
+    assert run(*arguments, "50000") == 0
     assert cli.main(["explain", "out/fit.klover"]) == 0
     assert capsys.readouterr().out.count("Trusted: ") == 1
+
+
+@needs("distributed")
+@pytest.mark.parametrize(("option", "words"), [("--jobs", "pool= evaluates callbacks"), ("--dask", "nobody answers")])
+def test_a_pool_that_cannot_evaluate_is_refused(quick, capsys, monkeypatch, option, words):
+    monkeypatch.setattr(command, "SECONDS_TO_CONNECT", 0.5)
+    assert run("models.py:target", "--out", "out", option, "2" if option == "--jobs" else "tcp://127.0.0.1:9") == 2
+    assert words in capsys.readouterr().err
 
 
 @needs("h5netcdf", "xarray")
@@ -200,7 +218,6 @@ def test_stan_files_go_to_stan(quick, monkeypatch):
             "--start data.json is no netCDF file",
             marks=needs("h5netcdf", "xarray"),
         ),
-        (["models.py:void", "--data", "data.json"], "the log density is finite at none of"),
     ],
 )
 def test_bad_input_is_named_in_one_line(here, capsys, arguments, expected):
@@ -222,6 +239,39 @@ def test_bad_input_is_named_in_one_line(here, capsys, arguments, expected):
     assert err.startswith("klover fit: ")
     assert err.count("\n") == 1
     assert not (here / "out" / "fit.klover").exists()
+
+
+def test_parameters_are_told_before_the_work(here, capsys):
+    assert run("models.py:void", "--data", "data.json", "--out", "out") == 2
+    told, failed = capsys.readouterr().err.splitlines()
+    assert told == "klover fit: parameters: x (1); d = 1"
+    assert "the log density is finite at none of" in failed
+
+
+@needs("numpyro")
+def test_forgotten_data_are_refused_unless_they_are_to_be_inferred(quick, capsys):
+    (quick / "other.py").write_text(NUMPYRO)
+    assert run("other.py:forgetful", "--out", "out") == 2
+    kept, refused = capsys.readouterr().err.splitlines()
+    assert "keeps num=400, y=None" in kept
+    assert "would infer with the parameters: y (400); there is no --data. Put y into the data" in refused
+    assert "parameters: mu (1), y (400); d = 401" in refused
+    (quick / "few.json").write_text('{"num": 2}')
+    assert run("other.py:forgetful", "--data", "few.json", "--out", "out", "--allow-latent", "--budget", "2000") in (
+        0,
+        3,
+    )
+    assert "parameters: mu (1), y (2); d = 3\n" in capsys.readouterr().err
+
+
+def test_the_page_is_opened_where_it_is_wanted(quick, monkeypatch):
+    opened = []
+    monkeypatch.setattr(command.webbrowser, "open", lambda address: opened.append(address) or True)
+    arguments = ("models.py:target", "--budget", "3000", "--out")
+    run(*arguments, "out")
+    assert not opened
+    run(*arguments, "again", "--open")
+    assert opened == [(quick / "again" / "report.html").resolve().as_uri()]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from helpers import correlated_covariance
-from klover.base.linalg import moments
 from klover.fitting import em, growth
 from klover.fitting.growth import Rules, fit, fit_best, grow, score
 from klover.fitting.sample import Sample, equal
@@ -18,47 +16,18 @@ from klover.mixtures.algebra import join, take
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
 from klover.tuning import Growth
+from planar import DIM, FAMILIES, exact_draws, make_mixture, one_component, three_parts
 
-DIM = 2
 SEEDS = st.integers(0, 2**32 - 1)
 RULES = Rules(64)
-FAMILIES = {
-    f"{tail}-{covariance}": Family(tail, covariance, rank=1)
-    for tail in ("normal", "student")
-    for covariance in ("full", "diagonal", "low-rank")
-}
 all_families = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 both_tails = pytest.mark.parametrize("tail", ["normal", "student"])
 few_examples = settings(max_examples=5)
 
 
-def make_mixture(family=FAMILIES["student-full"], weights=(0.5, 0.3, 0.2), seed: int = 0) -> Mixture:
-    rng = np.random.default_rng(seed)
-    covariance = np.stack([correlated_covariance(DIM, seed + slot) for slot in range(len(weights))])
-    components = family.components(3 * rng.normal(size=(len(weights), DIM)), covariance)
-    return Mixture(components, np.log(np.asarray(weights)))
-
-
-def three_parts(tail: str) -> Mixture:
-    means = np.array([[-4.0, 0.0], [4.0, 1.0], [0.0, 4.0]])
-    covariance = np.stack([0.5 * correlated_covariance(DIM, seed) for seed in range(3)])
-    components = Family(tail, "full", df=8.0 if tail == "student" else None).components(means, covariance)
-    return Mixture(components, np.log([0.5, 0.3, 0.2]))
-
-
-def exact_draws(mixture: Mixture, num_draws: int, seed: int = 0) -> Sample:
-    x = mixture.draw(np.random.default_rng(seed), num_draws)
-    return equal(x, mixture.log_prob(x))
-
-
 def weighted_draws(rng, num_draws: int = 120) -> Sample:
     x = rng.choice([-2.0, 3.0], (num_draws, 1)) + rng.standard_t(5, (num_draws, DIM))
     return Sample(x, rng.dirichlet(np.ones(num_draws)), log_p=stats.norm.logpdf(x, 0, 3).sum(1))
-
-
-def one_component(sample: Sample, tail: str = "student") -> Mixture:
-    mean, covariance = moments(sample.x, sample.weight)
-    return Mixture.of(Family(tail, "full").components(mean[None], covariance[None]))
 
 
 def assert_same(first: Mixture, second: Mixture):

@@ -51,8 +51,15 @@ def solved(method):
     return methods.solve(method, KEYS, problem(), QUICK)
 
 
-# Two components are the program of three; NUTS has a test of its own.
-@pytest.mark.parametrize("method", [name for name in methods.METHODS if name not in ("nuts", "rkl-vb2", "fkl-vb2")])
+# Two components are the program of three; NUTS has a test of its own, and experiments run what has one component.
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("rkl-vi", "fkl-vi") else ())
+        for name in methods.METHODS
+        if name not in ("nuts", "rkl-vb2", "fkl-vb2")
+    ],
+)
 def test_every_method_scores_every_split(method):
     scores, seconds = solved(method)
     assert np.isfinite(scores["log_of_mean"]).all()

@@ -19,7 +19,7 @@ from klover.tuning import Exploration, Tuning
 from klover.warps.warp import fit_warp
 
 NUM_GROUPS, SCALE = 12, 0.5
-FEW = Tuning(exploration=Exploration(num_chains=32, chain_moves=16))
+FEW = Tuning(exploration=Exploration(num_probes=32, chain_moves=16))
 
 
 def hierarchy(x):
@@ -83,7 +83,9 @@ def test_a_lead_is_followed_once():
     state = from_target(context)
     assert follow_lead(context, state) is state
     assert follow_lead(context, dataclasses.replace(state, seen=seen)).seen is seen
-    followed = follow_lead(context, dataclasses.replace(state, seen=seen, warp=warp))
+    moving = dataclasses.replace(state, seen=seen, warp=warp, stage=Stage.CHAIN)
+    assert follow_lead(context, moving) is moving
+    followed = follow_lead(context, dataclasses.replace(moving, stage=Stage.POOL))
     assert followed.is_followed
     assert followed.seen is not None
     assert len(followed.seen) > len(seen)

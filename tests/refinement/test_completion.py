@@ -12,6 +12,7 @@ from klover.refinement import completion
 from klover.refinement.completion import add_parts, look_for_missed
 from klover.refinement.start import from_target
 from klover.refinement.state import Context, Stage
+from klover.search.missed import Effort
 from klover.search.recall import Part
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Missed, Tuning
@@ -34,7 +35,7 @@ def context_of(target, tuning=None):
 
 
 @pytest.mark.parametrize(("dim", "distance", "scale"), [(5, 16.0, 1.0), (10, 25.0, 1.0), (5, 4.0, 0.3)])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_second_modes_that_no_draw_meets_are_found_and_weighed(seed, dim, distance, scale):
     fit = klover.refine(seed, two_modes(dim, distance, scale))
     assert fit.verdict.trusted
@@ -83,13 +84,35 @@ def test_a_search_is_thorough_where_that_is_asked_for():
 
 def test_where_several_modes_are_known_a_search_is_thorough_if_that_is_cheap(monkeypatch):
     def num_starts(dim):
-        return klover.refine(0, two_modes(dim, 8.0)).verdict.searched.num_starts
+        searched = klover.refine(0, two_modes(dim, 8.0)).verdict.searched
+        assert searched.num_modes == 2
+        return searched.num_starts
 
-    dim = Tuning().missed.few_dims + 1
+    dim = Tuning().rounds.tiled_dim + 1
     thorough, few = num_starts(dim), num_starts(dim - 1)
     monkeypatch.setattr(completion, "CHEAP_SIZE", 1)
-    assert thorough == Tuning().missed.thorough * few
-    assert num_starts(dim) == few
+    # It has a pass for each of them, and so has a usual one where a thorough one would not be cheap.
+    assert thorough == 2 * Tuning().missed.thorough * few
+    assert num_starts(dim) == 2 * few
+
+
+def test_passes_end_with_what_the_first_of_them_finds(monkeypatch):
+    efforts, part = [], Part(np.full(2, 5.0), np.eye(2), -1.0)
+
+    def find_missed(generator, evaluator, proposal, mixture, x, log_ratio, effort, tuning):
+        efforts.append(effort)
+        found, searched = original(generator, evaluator, proposal, mixture, x, log_ratio, effort, tuning)
+        return [part] if len(efforts) == 3 else found, searched
+
+    original = completion.find_missed
+    monkeypatch.setattr(completion, "find_missed", find_missed)
+    monkeypatch.setattr(completion, "modes_of", lambda *_: (part, part, part, part))
+    monkeypatch.setattr(completion, "_recall", lambda *_: 0.5)
+    searched, _ = look(klover.Target(lambda x: -0.5 * jnp.sum(x**2), np.zeros(2)))
+    usual, thorough = Effort.of(Tuning().missed), Effort.of(Tuning().missed, Tuning().missed.thorough)
+    assert efforts == [usual, thorough, thorough]
+    assert searched.num_starts_a_rung == 2 * thorough.num_starts
+    assert searched.recall == 0.75
 
 
 def test_the_verdict_and_the_summary_say_what_was_searched():

@@ -136,17 +136,3 @@ def test_some_final_draws_are_a_little_wider_in_more_dimensions(dim):
     np.testing.assert_allclose(found.log_prob(points(dim)), expected, rtol=1e-10)
     # Their tails are as they were.
     np.testing.assert_array_equal(found.components.df, 7.0)
-
-
-@pytest.mark.parametrize(("num_stale", "num_blended"), [(0, 1), (1, 1), (2, 3), (9, 3)])
-def test_fits_that_differ_by_chance_are_mixed_in_equal_parts(num_stale, num_blended):
-    dim = 31
-    state = make_state(dim, pool=pooled(dim), is_done=True, num_stale=num_stale, was_hard=True)
-    last = state.pool.proposals[-num_blended:]
-    expected = mixed(dim, *((1 / num_blended, proposal) for proposal in last))
-    np.testing.assert_allclose(final_proposal(make_context(dim), state).log_prob(points(dim)), expected, rtol=1e-10)
-
-
-def test_in_few_dimensions_nothing_is_blended():
-    state = make_state(20, pool=pooled(20), is_done=True, num_stale=9, was_hard=True)
-    assert final_proposal(make_context(20), state) is state.pool.proposals[-1]

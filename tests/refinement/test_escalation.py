@@ -14,7 +14,7 @@ from klover.mixtures.mixture import Mixture
 from klover.refinement import escalation
 from klover.refinement.escalation import carry, compile_ahead, escalate, mean_field
 from klover.targets.evaluator import BudgetExhausted, Evaluator
-from klover.tuning import Answer, Islands, Moves, Tuning
+from klover.tuning import Answer, Islands, Missed, Moves, Tuning
 from klover.verdict.checks import Case, missed_by_particles, unconverged
 from klover.verdict.status import Status
 
@@ -84,7 +84,9 @@ def test_a_batch_that_was_compiled_ahead_is_carried_as_each_of_its_targets_alone
 def test_refine_escalates_where_weights_cannot_work(getkey):
     # The islands' log evidences have a standard deviation of 0.6 or so: limits well beyond that make one verdict sure.
     islands = Islands(largest_spread=5.0, least_agreement=1e-5)
-    fit = refine(getkey(), log_gamma(200), tuning=Tuning(islands=islands, answer=Answer(largest_drift=9.0)))
+    # What the weights miss is not the question here: a small search is enough.
+    tuning = Tuning(islands=islands, answer=Answer(largest_drift=9.0), missed=Missed(num_starts=16, thorough=1))
+    fit = refine(getkey(), log_gamma(140), tuning=tuning)
     assert fit.kind == "particles"
     assert fit.verdict.status is Status.PARTICLES
     assert fit.verdict.trusted
@@ -94,7 +96,7 @@ def test_refine_escalates_where_weights_cannot_work(getkey):
     assert "particles" in str(table)
     assert np.isnan(table.columns["pareto_k"]).all()
     score = (table.columns["mean"] + np.euler_gamma) / table.columns["mcse"]
-    # Student-t with 15 degrees of freedom, scaled to unit variance; 200 scores tell the median within 0.05.
+    # Student-t with 15 degrees of freedom, scaled to unit variance; 140 scores tell the median within 0.06.
     assert np.median(np.abs(score)) == pytest.approx(stats.t(15).ppf(0.75) / np.sqrt(15 / 13), abs=0.2)
 
 
@@ -129,7 +131,7 @@ def case_of(key, target):
     return Case(draws, on_host, on_host, evaluator, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_a_funnel_is_refused_since_particles_remember_their_start(seed):
     case = case_of(jax.random.key(seed), funnel(100))
     assert isinstance(case.draws, ParticleDraws)
@@ -139,7 +141,7 @@ def test_a_funnel_is_refused_since_particles_remember_their_start(seed):
 
 
 def test_particles_that_are_all_on_one_of_two_far_modes_are_refused(getkey):
-    case = case_of(getkey(), two_modes(100))
+    case = case_of(getkey(), two_modes(40))
     assert isinstance(case.draws, ParticleDraws)
     assert np.abs(case.draws.x[:, 0]).max() < 10
     # They settle, and agree on half of the evidence; a search finds the rest, as it begins elsewhere too.
@@ -179,7 +181,7 @@ def test_no_trajectory_is_longer_than_the_tuning_says(getkey):
     batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], log_gamma(3))
     begins = mean_field(getkey()[None], batch)
     for most in (12, 50):
-        islands = Islands(2, 16, (1.0, 2.0), short_trajectory=1e6, trajectory=1e6, most_leapfrogs=most, num_sweeps=2)
+        islands = Islands(2, 16, (1.0, 2.0), trajectory=4e6, most_leapfrogs=most, num_sweeps=2)
         charged = []
         carry(getkey()[None], batch, begins, charged.append, lambda beta: None, islands)
         # The first charge is for the draws themselves; a move costs one more than its steps, and one start may rest.

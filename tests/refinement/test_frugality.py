@@ -10,9 +10,8 @@ import pytest
 import klover
 from klover.refinement import frugality
 from klover.targets.adapters.callback import from_callback
-from klover.targets.evaluator import COUNTS, Evaluator
-from klover.tuning import Tuning
-from klover.verdict.status import Status
+from klover.targets.evaluator import Evaluator
+from klover.tuning import Ending, Tuning
 
 TUNING = Tuning()
 
@@ -32,7 +31,7 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("budget", [10, 100, 400, 1000, 5000])
+@pytest.mark.parametrize("budget", [10, 400, 5000, *(pytest.param(num, marks=pytest.mark.slow) for num in (100, 1000))])
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_a_budget_that_does_not_suffice_is_spent(getkey, target, budget):
     fit = klover.refine(getkey(), target, budget=budget)
@@ -43,7 +42,7 @@ def test_a_budget_that_does_not_suffice_is_spent(getkey, target, budget):
 
 def test_few_evaluations_give_a_fair_answer(getkey):
     fit = klover.refine(getkey(), TARGETS["normal"], budget=1000)
-    assert fit.verdict.status is Status.UNFINISHED
+    assert fit.verdict.trusted
     assert abs(fit.log_evidence - np.log(2 * np.pi)) < 5 * fit.log_evidence_se < 0.2
 
 
@@ -120,8 +119,37 @@ def test_evaluations_must_be_left_to_go_on_after_an_answer(num_spent, is_possibl
     assert frugality.can_go_on(Evaluator(TARGETS["normal"], None, 100))
 
 
+HARD = klover.Target(lambda x: -jnp.sum(30 * (x[1:] - x[:-1] ** 2) ** 2 + 0.05 * (1 - x[:-1]) ** 2), np.zeros(6))
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (Ending(most_evaluations=40_000, last_evaluations=20_000), "40,000 evaluations, the bound"),
+        (Ending(most_seconds=0.25, last_seconds=0.1), "0 s of klover's own work, the bound"),
+    ],
+)
+def test_a_fit_without_a_budget_ends_at_its_bound(ending, words):
+    fit = klover.refine(0, HARD, tuning=Tuning(ending=ending))
+    assert not fit.verdict.trusted
+    assert words in fit.verdict.reason
+    assert fit.num_evaluations <= ending.most_evaluations + ending.last_evaluations + TUNING.answer.most_draws
+    assert fit.draws.num_draws >= TUNING.rounds.most_draws
+
+
+def test_a_search_takes_no_more_than_its_part_of_the_bound():
+    fit = klover.refine(0, HARD, tuning=Tuning(ending=Ending(most_evaluations=6000)))
+    assert fit.history["num_evaluations"][0] < 6000
+
+
+def test_a_bound_that_is_far_changes_nothing():
+    near, far = (klover.refine(0, TARGETS["normal"], tuning=Tuning(ending=Ending(end))) for end in (40_000, 10**9))
+    np.testing.assert_array_equal(near.draws.x, far.draws.x)
+    assert near.verdict.reason == far.verdict.reason
+
+
 @pytest.mark.parametrize(("elapsed", "is_possible"), [(1100.0, True), (1300.0, False)])
 def test_a_time_must_be_left_to_go_on_after_an_answer(elapsed, is_possible):
     evaluator = Evaluator(TARGETS["normal"], datetime.timedelta(hours=1))
-    evaluator.set_counts(dict.fromkeys(COUNTS, 0) | {"elapsed": elapsed})
+    evaluator._began -= elapsed
     assert frugality.can_go_on(evaluator) is is_possible

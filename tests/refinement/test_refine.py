@@ -1,6 +1,5 @@
 import datetime
 import io
-import shutil
 import sys
 
 import jax
@@ -14,7 +13,7 @@ from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.targets import evaluator
 from klover.tuning import Rounds, Search, Tuning
 from klover.verdict.status import Status
-from klover.warps.warped import WarpedMixture
+from klover.warps.warped import unwarped
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -192,7 +191,9 @@ def test_budget_of_evaluations_is_kept(getkey, budget):
     assert fit.num_evaluations <= budget
     spent = fit.history["num_evaluations"]
     assert np.all(np.diff(spent) > 0)
-    assert spent[-1:].sum() + fit.draws.num_draws <= fit.num_evaluations
+    # With a small budget the draws of the rounds are the answer.
+    is_small = budget <= Tuning().rounds.small_budget
+    assert (0 if is_small else spent[-1:].sum()) + fit.draws.num_draws <= fit.num_evaluations
 
 
 def test_spent_budget_is_refused(getkey):
@@ -250,74 +251,6 @@ def test_interruption_returns_the_best_so_far(getkey):
     verdict = klover.refine(getkey(), quartic(0.0), callback=interrupt).verdict
     assert verdict.status is Status.UNFINISHED
     assert "stopped (interrupted)" in verdict.reason
-
-
-def test_resumed_equals_uninterrupted(getkey, tmp_path):
-    key, path = getkey(), tmp_path / "state.npz"
-    target = funnel(3)
-    whole = klover.refine(key, target)
-
-    def interrupt(info):
-        if info.round == 2:
-            raise KeyboardInterrupt
-
-    klover.refine(key, target, callback=interrupt, checkpoint=path)
-    resumed = klover.refine(key, target, checkpoint=path)
-    np.testing.assert_array_equal(resumed.draws.x, whole.draws.x)
-    np.testing.assert_array_equal(resumed.draws.log_weight, whole.draws.log_weight)
-    np.testing.assert_array_equal(resumed.history["num_evaluations"], whole.history["num_evaluations"])
-
-
-def test_resumed_equals_uninterrupted_behind_a_warp(tmp_path):
-    target, path = funnel(5), tmp_path / "state.npz"
-    # After each round the state is in the file; copies are what an interruption there would have left.
-    copies = []
-
-    def copy(info):
-        copies.append(tmp_path / f"{info.round}.npz")
-        shutil.copy(path, copies[-1])
-
-    whole = klover.refine(0, target, callback=copy, checkpoint=path)
-    assert isinstance(whole.mixture, WarpedMixture)
-    # In the last round, which is done, and in the one before.
-    for copied in copies[-2:]:
-        resumed = klover.refine(0, target, checkpoint=copied)
-        np.testing.assert_array_equal(resumed.draws.x, whole.draws.x)
-        np.testing.assert_array_equal(resumed.draws.log_weight, whole.draws.log_weight)
-        np.testing.assert_array_equal(resumed.history["num_evaluations"], whole.history["num_evaluations"])
-        assert resumed.verdict == whole.verdict
-
-
-def test_damaged_or_foreign_checkpoint_is_refused(getkey, tmp_path):
-    damaged = tmp_path / "damaged.npz"
-    damaged.write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="damaged"):
-        klover.refine(getkey(), normal(2), checkpoint=damaged)
-    foreign = tmp_path / "foreign.npz"
-    klover.refine(getkey(), normal(2), checkpoint=foreign)
-    with pytest.raises(ValueError, match="dimension 2"):
-        klover.refine(getkey(), normal(3), checkpoint=foreign)
-    other_data = klover.Target(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), np.zeros(2))
-    with pytest.raises(ValueError, match=r"another target.*differs by .* Was the model or its data changed"):
-        klover.refine(getkey(), other_data, checkpoint=foreign)
-
-
-def test_a_checkpoint_of_other_arguments_is_refused(getkey, tmp_path):
-    key, path = getkey(), tmp_path / "state.npz"
-    klover.refine(key, normal(2), checkpoint=path)
-    for change, words in ((("key", getkey()), "key = "), (("family", "normal"), "family = student, got normal")):
-        arguments = {"key": key, "family": "student"} | dict([change])
-        with pytest.raises(ValueError, match=words):
-            klover.refine(target=normal(2), checkpoint=path, **arguments)
-    with pytest.raises(ValueError, match="start = None, got ndarray"):
-        klover.refine(key, normal(2), np.random.default_rng(0).normal(size=(50, 2)), checkpoint=path)
-
-
-def test_a_budget_that_a_checkpoint_has_spent_is_refused(getkey, tmp_path):
-    key, path = getkey(), tmp_path / "state.npz"
-    klover.refine(key, normal(2), checkpoint=path)
-    with pytest.raises(ValueError, match="budget must pay for the"):
-        klover.refine(key, normal(2), checkpoint=path, budget=5000)
 
 
 def test_a_budget_that_just_suffices_leaves_the_last_search_its_part(getkey):
@@ -398,11 +331,10 @@ def test_integrand_lowers_the_error_of_its_expectation(getkey):
         ({"callback": 1}, TypeError, "callback must be a function of what a round has measured"),
         ({"callback": lambda: None}, TypeError, "callback must be a function of what a round has measured"),
         ({"progress": "yes"}, TypeError, "progress must be True or False, got 'yes'"),
-        ({"checkpoint": True}, TypeError, "checkpoint must be a path .* got True"),
-        ({"checkpoint": 1}, TypeError, "checkpoint must be a path .* got 1"),
-        ({"checkpoint": io.BytesIO()}, TypeError, "checkpoint must be a path"),
-        ({"checkpoint": "."}, IsADirectoryError, "checkpoint must be the path of a file, got the folder"),
-        ({"checkpoint": "absent/file"}, FileNotFoundError, "checkpoint must be .* in a folder that exists"),
+        ({"journal": True}, TypeError, "journal must be a path .* got True"),
+        ({"journal": io.BytesIO()}, TypeError, "journal must be a path"),
+        ({"journal": "."}, IsADirectoryError, "journal must be the path of a file, got the folder"),
+        ({"journal": "absent/file"}, FileNotFoundError, "journal must be .* in a folder that exists"),
         ({"tuning": {}}, TypeError, "tuning must be a Tuning, got {}"),
         ({"start": np.zeros((10, 5))}, ValueError, r"start must hold .* shape \(10, 5\)"),
         ({"start": np.zeros(0)}, ValueError, "start must hold arrays of numbers with one leading axis of draws"),
@@ -488,7 +420,7 @@ def test_beyond_the_largest_dimension_of_matrices_no_family_needs_them(family, g
     tuning = Tuning(search=Search(full_dim=4))
     fit = klover.refine(getkey(), scaled_normal(), family=family, tuning=tuning)
     assert_right(fit, SCALED_EVIDENCE)
-    assert type(fit.mixture.components.spread) is (LowRank if "low-rank" in family else Diagonal)
+    assert type(unwarped(fit.mixture).components.spread) is (LowRank if "low-rank" in family else Diagonal)
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal", "low-rank"])

@@ -14,6 +14,7 @@ from klover.refinement.pool import Pool
 from klover.refinement.stages import Look, Measurement, Plan, conclude, decide
 from klover.refinement.state import RoundInfo, Stage, State
 from klover.tuning import Rounds, Search, Tuning
+from klover.warps.warp import Warp
 
 BEGIN, TEMPER, CHAIN, DESCEND, POOL, EXPLORE = Stage
 TUNING = Tuning()
@@ -129,7 +130,7 @@ def test_when_draws_are_good_enough_to_stop(stage, dim, is_stale, ess_share, par
 
 
 def make_plan(stage=POOL, **known) -> Plan:
-    chosen = {"was_hard": stage in (DESCEND, EXPLORE), "best_ess": 0.5, "num_stale": 0, "could_stop": False}
+    chosen = {"was_hard": stage in (DESCEND, EXPLORE), "best_ess": 0.4, "num_stale": 0, "could_stop": False}
     chosen |= {"look": Look.NONE, "is_beyond": False}
     return Plan(stage, **(chosen | known))
 
@@ -160,6 +161,9 @@ STUCK = {"num_stale": 2}
         (make_plan(POOL, num_stale=1), make_info(pareto_k=0.71), 2, (False, EXPLORE)),
         (make_plan(POOL, num_stale=1), make_info(pareto_k=0.69), 2, (False, POOL)),
         (make_plan(POOL, num_stale=0), make_info(pareto_k=0.9), 2, (False, POOL)),
+        # With a fair share effective only the tails of the weights vary, and there is more patience.
+        (make_plan(POOL, num_stale=7, best_ess=0.6), make_info(pareto_k=0.9), 2, (False, POOL)),
+        (make_plan(POOL, num_stale=8, best_ess=0.6), make_info(), 2, (False, EXPLORE)),
         # They have been good: it is chance that they are not now.
         (make_plan(POOL, num_stale=2, best_ess=0.85), make_info(), 2, (False, POOL)),
         (make_plan(POOL, num_stale=2, best_ess=0.85, could_stop=True), make_info(), 2, (True, POOL)),
@@ -209,6 +213,51 @@ def test_hard_targets_end_when_all_is_steady(stage, history, discovered, is_done
     # An easy target does not wait.
     is_found = history[-1].drift > 3
     assert conclude(make_plan(POOL, **STOP), history, discovered, 2, TUNING)[0] is not is_found
+
+
+def warped_state(shares, evidences, **known) -> State:
+    """Return a state behind a warp, after rounds with such shares of effective draws and log evidences."""
+    history = tuple(
+        dataclasses.replace(make_info(log_evidence=evidence, error=0.01, number=number), ess_share=share)
+        for number, (share, evidence) in enumerate(zip(shares, evidences, strict=True))
+    )
+    return make_state(POOL, warp=Warp(()), history=history, best_ess=max(shares), **known)
+
+
+@pytest.mark.parametrize(
+    ("shares", "evidences", "measured", "could_stop", "look"),
+    [
+        # It no longer gets much better.
+        ((0.25, 0.4), (0.0, 0.01), measure(0.45), True, Look.LAST),
+        ((0.25, 0.4), (0.0, 0.01), measure(0.5), False, Look.NONE),
+        ((0.15, 0.15), (0.0, 0.01), measure(0.16), False, Look.NONE),
+        ((0.25, 0.4), (0.0, 0.01), measure(0.45, 0.5), False, Look.NONE),
+        # Good as it is, it has to be steady before particles look: a rise of the ESS is, a fall is not.
+        ((0.1, 0.4), (0.0, 0.01), measure(0.9), True, Look.LAST),
+        ((0.9, 0.2), (0.0, 0.01), measure(0.9), True, Look.NONE),
+        ((0.8, 0.8), (0.1, 0.0), measure(0.9), True, Look.NONE),
+        # Less than 0.02 nats are not worth a round, whatever the errors are.
+        ((0.8, 0.8), (0.019, 0.0), measure(0.9), True, Look.LAST),
+        ((0.8,), (0.0,), measure(0.9), True, Look.NONE),
+    ],
+)
+def test_the_end_behind_a_warp(shares, evidences, measured, could_stop, look):
+    exact = dataclasses.replace(measured, log_evidence_se=0.001)
+    state = warped_state(shares, evidences)
+    state = dataclasses.replace(
+        state, history=tuple(dataclasses.replace(info, log_evidence_se=0.001) for info in state.history)
+    )
+    plan = decide(exact, state, 20, TUNING)
+    assert (plan.could_stop, plan.look) == (could_stop, look)
+
+
+def test_rounds_with_heavy_weights_show_no_trend():
+    rising = [make_info(log_evidence=value, error=0.01, pareto_k=1.0) for value in (-0.4, -0.3, -0.2, -0.1)]
+    steady = [make_info(error=0.01)] * 3
+    plan = make_plan(POOL, **HARD_STOP)
+    assert conclude(plan, (*rising, *steady), (1.0, 1.0), 2, TUNING)[0]
+    light = [dataclasses.replace(info, pareto_k=0.1) for info in rising]
+    assert not conclude(plan, (*light, *steady), (1.0, 1.0), 2, TUNING)[0]
 
 
 SHARES = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))

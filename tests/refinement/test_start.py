@@ -11,7 +11,7 @@ from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.refinement.start import BOX_DF, REGION_WEIGHTS, cover, from_given, from_target
 from klover.refinement.state import Context, Stage
 from klover.targets.evaluator import Evaluator
-from klover.tuning import Search, Start, Tuning
+from klover.tuning import Defence, Search, Tuning
 
 DIM = 2
 TUNING = Tuning()
@@ -37,7 +37,7 @@ def test_a_box_is_covered_by_one_wide_component():
 def test_without_a_box_the_example_is_surrounded_on_several_scales():
     broad = cover(make_context(quadratic()))
     np.testing.assert_array_equal(broad.components.location, np.full((3, DIM), 5.0))
-    scales = TUNING.search.start_scale**2 * np.array(TUNING.start.region)
+    scales = TUNING.search.start_scale**2 * np.array([1.0, 10.0, 100.0])
     np.testing.assert_allclose(broad.components.spread.variance(), np.tile(scales[:, None], DIM))
     np.testing.assert_array_equal(broad.components.df, TUNING.start.wide_df)
     np.testing.assert_allclose(broad.weights, REGION_WEIGHTS)
@@ -93,7 +93,7 @@ def test_the_narrowest_copies_have_lighter_tails_in_more_dimensions(dim):
 def test_with_a_box_less_is_drawn_over_the_region():
     box = (np.full(DIM, -9.0), np.full(DIM, 9.0))
     mixture = from_target(make_context(quadratic(box=box))).mixture
-    assert mixture.weights[-1] == pytest.approx(TUNING.start.box_share)
+    assert mixture.weights[-1] == pytest.approx(TUNING.defence.share)
     assert len(mixture.log_weights) == len(TUNING.start.copies) + 1
 
 
@@ -151,8 +151,8 @@ def test_what_is_given_has_most_of_the_weight(tail):
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(state.mixture))
 
 
-def test_the_share_of_what_is_given_is_a_number():
-    tuning = Tuning(start=Start(given_share=0.5))
+def test_the_share_of_what_is_given_is_what_is_no_defence():
+    tuning = Tuning(defence=Defence(share=0.5))
     state = from_given(make_context(quadratic(), tuning=tuning), given_mixture())
     assert state.mixture.weights[-2:].sum() == pytest.approx(0.5)
 

@@ -59,18 +59,18 @@ def test_the_same_key_gives_the_same_answer():
 
 
 def test_a_resumed_fit_gives_the_same_answer(tmp_path):
-    path = tmp_path / "checkpoint.npz"
+    path = tmp_path / "journal"
 
     def stop(info):
         raise KeyboardInterrupt
 
     whole = klover.refine(3, normal(), min_ess=400)
-    stopped = klover.refine(3, normal(), min_ess=400, checkpoint=path, callback=stop)
+    stopped = klover.refine(3, normal(), min_ess=400, journal=path, callback=stop)
     assert not stopped.verdict.trusted
-    resumed = klover.refine(3, normal(), min_ess=400, checkpoint=path)
+    resumed = klover.refine(3, normal(), min_ess=400, journal=path)
     np.testing.assert_array_equal(resumed.draws.x, whole.draws.x)
-    with pytest.raises(ValueError, match="min_ess"):
-        klover.refine(3, normal(), min_ess=300, checkpoint=path)
+    # Two evaluations before the first round have measured how long one takes.
+    assert resumed.settings["num_replayed"] >= stopped.history["num_evaluations"][0] - 2
 
 
 @pytest.mark.parametrize("budget", [500, 1000, 2000])
@@ -80,6 +80,45 @@ def test_small_budgets_give_answers(budget, has_gradient):
     assert fit.num_evaluations <= budget
     assert fit.verdict.trusted or (budget == 500 and "the budget is spent" in fit.verdict.reason)
     assert abs(fit.log_evidence - LOG_Z) < 5 * fit.log_evidence_se
+
+
+@pytest.mark.parametrize(("has_gradient", "fewest"), [(True, 500), (False, 2000)])
+def test_small_budgets_are_planned_in_ten_dimensions(has_gradient, fewest):
+    scale = np.geomspace(0.1, 1.0, 10)
+
+    def log_density(x):
+        return -0.5 * np.sum((x / scale) ** 2, -1)
+
+    target = from_callback(log_density, 10, grad=(lambda x: -x / scale**2) if has_gradient else None, vectorized=True)
+    truth = 5 * np.log(2 * np.pi) + np.log(scale).sum()
+    for budget in (fewest, 2 * fewest):
+        fit = klover.refine(0, target, budget=budget)
+        assert fit.num_evaluations <= budget
+        assert fit.draws.ess >= 100
+        assert abs(fit.log_evidence - truth) < 5 * fit.log_evidence_se
+    assert fit.verdict.trusted
+
+
+def test_a_round_is_as_large_as_the_budget_allows():
+    context = Context(np.random.default_rng(0), Evaluator(CHEAP, 1000), 4, tuning=thrift.plan(TUNING, 400, 2), goal=400)
+    state = state_of(pool_of(1.2, size=100), history=(info(),))
+    whole = thrift.num_missing(context, state, 0)
+    fewest = context.tuning.rounds.first_draws // 2
+    assert whole > fewest + 1
+    context.evaluator.charge(1000 - whole + 1)
+    assert thrift.num_missing(context, state, 0) == whole - 1
+    context.evaluator.charge(whole - fewest)
+    assert thrift.num_missing(context, state, 0) == whole
+
+
+def test_a_proposal_that_was_fair_makes_the_last_draws():
+    context = Context(np.random.default_rng(0), Evaluator(CHEAP, 1000), 4, goal=400)
+    state = state_of(pool_of(1.2, 3.0), history=(info(ess_share=0.9), info(ess_share=0.3)))
+    assert thrift.draw_the_rest(context, state).pool.proposals[-1] is state.pool.proposals[0]
+    context = dataclasses.replace(context, evaluator=Evaluator(CHEAP, 1000))
+    poor = dataclasses.replace(state, history=(info(ess_share=0.4), info(ess_share=0.3)))
+    fresh = thrift.draw_the_rest(context, poor).pool.proposals[-1]
+    assert all(fresh is not known for known in state.pool.proposals)
 
 
 def test_two_modes_are_found_and_weighed():
@@ -114,7 +153,9 @@ def test_a_goal_excludes_other_wishes_for_draws():
 
 def test_who_has_a_goal():
     assert thrift.goal_of(None, None, TUNING) is None
-    assert thrift.goal_of(None, 2000, TUNING) is None
+    assert thrift.goal_of(None, 2000, TUNING) == 400
+    assert thrift.goal_of(None, TUNING.rounds.small_budget + 1, TUNING) is None
+    assert thrift.goal_of(None, 100, TUNING) == TUNING.answer.fewest_effective
     assert thrift.goal_of(700, None, TUNING) == 700
     assert thrift.goal_of(700, 100_000, TUNING) == 700
     assert thrift.goal_of(700, 2000, TUNING) == 400

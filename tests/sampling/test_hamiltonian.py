@@ -391,17 +391,15 @@ def test_moves_cost_what_the_tuning_says(has_gradient):
         assert (num_moves == 0) == np.array_equal(moved.x, begun.x)
 
 
-def test_steps_that_enter_necks_adapt_nothing():
+def test_every_move_adapts_the_step():
     known, steps = gaussian(DIM), []
     evaluator = evaluator_of(known.target)
-    for num_moves in range(5):
+    for num_moves in range(4):
         generator = np.random.default_rng(0)
         begun = place(evaluator, generator.multivariate_normal(known.mean, known.covariance, 100))
         steps.append(move(generator, evaluator, make_mixture(), begun, MOVES, num_moves=num_moves).step)
-    # The first move and the third adapt; those after them have the step as it was.
     assert steps[0] == Particles.step
-    assert steps[1] == steps[2] != steps[0]
-    assert steps[3] == steps[4] != steps[2]
+    assert len(set(steps)) == 4
 
 
 def test_a_goal_of_another_acceptance_gives_another_step():

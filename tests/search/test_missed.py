@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import klover
-from klover.search.missed import FEWEST_RADIAL, Effort, find_missed, find_tops, parts_with_mass
+from klover.search.missed import FEWEST_RADIAL, Effort, Searched, find_missed, find_tops, parts_with_mass
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Missed, Tuning
 
@@ -98,6 +98,14 @@ def test_what_was_searched_is_counted_and_said():
     assert f"{searched.smallest_scale:.2f} of its width" in str(searched)
     more = dataclasses.replace(searched, num_starts_a_rung=8192)
     assert more.smallest_scale < searched.smallest_scale
+
+
+def test_passes_for_each_of_several_modes_find_as_much_beside_each_as_one_beside_one():
+    once = Searched(1920, 30, 160, (2.0, 12.0), 512, 8)
+    shared = dataclasses.replace(once, num_modes=3)
+    passes = Searched.together([shared] * 3)
+    assert (passes.num_starts, passes.num_climbs, passes.num_starts_a_rung, passes.num_radial) == (5760, 90, 480, 1536)
+    assert shared.smallest_scale > passes.smallest_scale == once.smallest_scale
 
 
 def test_effort_grows_in_proportion_and_is_never_nothing():

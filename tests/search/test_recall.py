@@ -6,7 +6,7 @@ import pytest
 
 import klover
 from klover.mixtures.algebra import mixture_of
-from klover.search.recall import MOST_PARTS, Part, modes_of, recall
+from klover.search.recall import MOST_PARTS, Part, modes_of, num_apart, recall, relative_width
 from klover.search.region import Region
 
 NONE = np.zeros((0, 2))
@@ -71,6 +71,31 @@ def test_a_ridge_is_one_mode_although_its_ends_are_far_apart():
     assert len(modes_of(mixture_of_parts(gap), 0.01)) == 2
 
 
+@pytest.mark.parametrize(
+    ("parts", "num"),
+    [
+        ((part(0.0, 1.0, 0.5), part(0.5, 0.8, 0.2), part(0.2, 3.0, 0.3)), 1),
+        ((part(0.0, 1.0, 0.5), part(1.5, 1.0, 0.3), part(3.0, 1.0, 0.2)), 2),
+        ((part(0.0, 1.0, 0.995), part(9.0, 1.0, 0.005)), 1),
+        ((part(0.0, 3.0, 0.9), part(3.0, 0.5, 0.05), part(-3.0, 0.5, 0.05)), 2),
+        ((part(0.0, 1.0, 1.0),), 1),
+    ],
+    ids=["hill", "touching", "light", "flanks", "one"],
+)
+def test_components_of_one_hill_that_lie_far_apart_are_counted(parts, num):
+    assert num_apart(mixture_of_parts(parts), 0.01) == num
+    variances = [Part(each.x, np.diagonal(each.covariance), each.log_mass) for each in parts]
+    assert num_apart(mixture_of_parts(variances), 0.01) == num
+
+
 def test_modes_of_diagonal_covariances_have_variances():
     parts = tuple(Part(np.full(3, x), np.ones(3), float(np.log(0.5))) for x in (0.0, 9.0))
     assert [mode.covariance.shape for mode in modes_of(mixture_of_parts(parts), 0.01)] == [(3,), (3,)]
+
+
+def test_the_narrowest_part_is_compared_with_the_widest():
+    parts = part(0.0, 2.0, 0.5), part(6.0, 0.5, 0.2), part(9.0, 1.0, 0.3)
+    assert relative_width(parts) == pytest.approx(0.25)
+    assert relative_width(parts[:1]) == relative_width(()) == 1.0
+    variances = tuple(Part(each.x, np.diagonal(each.covariance), each.log_mass) for each in parts)
+    assert relative_width(variances) == pytest.approx(0.25)

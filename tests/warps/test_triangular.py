@@ -10,7 +10,7 @@ from coordinates import (
     equal_weights,
 )
 from helpers import correlated_covariance
-from klover.warps.triangular import LIMIT, Triangular, fit_triangular, num_features
+from klover.warps.triangular import LIMIT, NOISE, SMALLEST_SQUARE, Triangular, _signs, fit_triangular, num_features
 
 NUM = 8000
 
@@ -148,3 +148,25 @@ def test_few_draws_lead_nothing_astray():
     triangular = fitted(draw_funnel(20, 6))
     if triangular is not None:
         assert all(np.isfinite(leaf).all() for leaf in triangular.to_base(draw_funnel(20, 6, seed=1)))
+
+
+def test_signs_are_squared_correlations_with_squares_and_bends():
+    generator = np.random.default_rng(0)
+    u = draw_funnel(500, 4) / np.std(draw_funnel(500, 4), axis=0)
+    u[:, 2] += 0.3 * u[:, 1] ** 2
+    rest, weight = generator.normal(size=u.shape) * np.exp(0.3 * u[:, :1]), generator.gamma(1.0, size=len(u))
+    weight /= weight.sum()
+
+    def correlation(one, other):
+        covariance = np.cov(one, other, aweights=weight, ddof=0)
+        return covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
+
+    expected = np.zeros(4)
+    for lead in range(4):
+        for other in {0, 1, 2, 3} - {lead}:
+            left = u[:, other] - np.cov(u[:, lead], u[:, other], aweights=weight, ddof=0)[0, 1] * u[:, lead]
+            size = np.log(rest[:, other] ** 2 + SMALLEST_SQUARE)
+            explained = correlation(u[:, lead], size) ** 2 + correlation(u[:, lead] ** 2, left) ** 2
+            expected[lead] += max(explained / (weight @ weight) - NOISE, 0.0)
+    np.testing.assert_allclose(_signs(u, rest, weight), expected, rtol=1e-9)
+    assert expected.max() > 0

@@ -7,8 +7,8 @@ from coordinates import draw_funnel, draw_product, equal_weights
 from klover import Mixture
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.components import Family
-from klover.warps.warp import Warp, fit_warp
-from klover.warps.warped import WarpedMixture, behind, is_behind, unwarped
+from klover.warps.warp import fit_warp
+from klover.warps.warped import WarpedMixture, behind, unwarped
 
 DIM = 3
 
@@ -105,16 +105,6 @@ def test_behind_and_unwarped_are_inverse(warp):
     assert isinstance(moved, WarpedMixture)
     assert unwarped(moved) is mixture
     assert isinstance(unwarped(moved), Mixture)
-
-
-def test_a_proposal_knows_its_coordinates(warp):
-    mixture, other = make_mixture(), fit_warp("correlated", draw_funnel(500, DIM), equal_weights(500))
-    assert is_behind(mixture, None)
-    assert not is_behind(mixture, warp)
-    assert is_behind(behind(mixture, warp), warp)
-    assert is_behind(behind(mixture, warp), Warp(warp.layers))
-    assert not is_behind(behind(mixture, warp), other)
-    assert not is_behind(behind(mixture, warp), None)
 
 
 def test_a_point_that_a_warp_sends_to_infinity_has_no_density(warped):

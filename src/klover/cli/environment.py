@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 BAD_INPUT, INTERRUPTED = 2, 130
+RESUME = "What was finished is kept; go on with --resume."
 
 
-def reported(command: str, work: Callable[[], int], *errors: type[Exception]) -> int:
+def reported(command: str, work: Callable[[], int], *errors: type[Exception], advice: str = RESUME) -> int:
     """Return the exit status of a command's work, and say in words what has ended it: bad input, or the user."""
     try:
         return work()
@@ -19,7 +20,7 @@ def reported(command: str, work: Callable[[], int], *errors: type[Exception]) ->
         print(f"klover {command}: {error} {notes}".rstrip(), file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print(f"\nklover {command}: interrupted. What was finished is kept; go on with --resume.", file=sys.stderr)
+        print(f"\nklover {command}: interrupted. {advice}", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -1,25 +1,28 @@
 """``klover fit`` fits a model in a file, and fills a folder with the answer; ``klover explain`` words its verdict."""
 
 import argparse
+import contextlib
 import datetime
 import json
 import math
 import re
 import sys
 import time
-from collections.abc import Callable
+import webbrowser
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from klover.cli.environment import reported, set_up_jax
-from klover.cli.models import ModelError, errors_in, load_target, split
+from klover.cli.models import ModelError, describe, errors_in, load_target, split
 
 if TYPE_CHECKING:
     from klover.results.fit import Fit
     from klover.targets.target import Target
 
 TRUSTED, REFUSED = 0, 3
-FIT, CHECKPOINT = "fit.klover", "checkpoint.npz"
+FIT = "fit.klover"
+SECONDS_TO_CONNECT = 5
 SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}
 
 
@@ -29,18 +32,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="FILE.py:NAME (a NumPyro model, a PyMC model, a klover.Target) or FILE.stan")
     parser.add_argument("--data", type=Path, help="data by name: .json, .csv (a header and numbers) or .npz")
     parser.add_argument("--out", type=Path, default=Path("klover-fit"), help="folder of the results (klover-fit)")
-    parser.add_argument("--resume", action="store_true", help="go on with the fit that the folder holds")
+    parser.add_argument("--journal", type=Path, help="file of all evaluations; from one that exists, the fit goes on")
     parser.add_argument("--start", type=Path, help="begin with draws: an ArviZ netCDF file, or a .klover file")
     parser.add_argument("--budget", help="most evaluations (100000) or most time (60s, 5min, 1h)")
     parser.add_argument("--min-ess", type=int, help="effective draws that are enough, where evaluations are expensive")
     parser.add_argument("--seed", type=int, default=0, help="seed of all draws (0)")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--open", action="store_true", help="open the page about the fit in the browser")
+    parser.add_argument("--allow-latent", action="store_true", help="infer arguments of the model that have no data")
+    workers = parser.add_mutually_exclusive_group()
+    workers.add_argument("--jobs", type=int, help="processes that evaluate a model of klover.from_callback")
+    workers.add_argument("--dask", metavar="ADDRESS", help="a Dask scheduler whose workers do so (tcp://host:8786)")
     parser.add_argument("--device", choices=("cpu", "gpu"), help="where to compute (what JAX finds)")
 
 
 def run(options: argparse.Namespace, command: str) -> int:
     """Fit, write and tell; return the exit status."""
-    return reported("fit", lambda: _run(options, command), TypeError, ModelError)
+    advice = "With --journal FILE the same command goes on where the evaluations ended."
+    return reported("fit", lambda: _run(options, command), TypeError, ModelError, advice=advice)
 
 
 def run_explain(place: Path) -> int:
@@ -60,10 +69,12 @@ def run_explain(place: Path) -> int:
 def _run(options: argparse.Namespace, command: str) -> int:
     began = time.perf_counter()
     budget = None if options.budget is None else parse_budget(options.budget)
-    held = [name for name in (FIT, CHECKPOINT) if (options.out / name).exists()]
-    if held and not options.resume:
-        path = options.out / held[0]
-        raise ValueError(f"{path} exists. Go on with it by --resume, or choose another folder by --out.")
+    is_held = (options.out / FIT).exists()
+    if is_held and not (options.journal and options.journal.exists()):
+        raise ValueError(
+            f"{options.out / FIT} exists. Choose another folder by --out, or go on with that fit by the --journal that "
+            "it was made with."
+        )
     set_up_jax(options.device)
     import jax
 
@@ -71,24 +82,52 @@ def _run(options: argparse.Namespace, command: str) -> int:
 
     # Of a traceback only the lines of the user's file are shown, so JAX need not shorten it.
     jax.config.update("jax_traceback_filtering", "off")
-    target = load_target(options.model, options.data)
-    if FIT in held:
+    target = load_target(options.model, options.data, options.allow_latent)
+    if is_held:
         klover.load(options.out / FIT, target)  # refuses another model or other data, whose fit would be replaced
     start = None if options.start is None else read_start(options.start, target)
     options.out.mkdir(parents=True, exist_ok=True)
-    with errors_in(split(options.model)[0]):
-        key, checkpoint, progress = jax.random.key(options.seed), options.out / CHECKPOINT, sys.stderr.isatty()
-        limits = {"budget": budget, "min_ess": options.min_ess}
-        fit = klover.refine(key, target, start, **limits, checkpoint=checkpoint, progress=progress)
+    print(f"klover fit: {describe(target)}", file=sys.stderr, flush=True)
+    with _pool(options) as pool, errors_in(split(options.model)[0]):
+        key, progress = jax.random.key(options.seed), sys.stderr.isatty()
+        limits = {"budget": budget, "min_ess": options.min_ess, "journal": options.journal}
+        fit = klover.refine(key, target, start, **limits, progress=progress, pool=pool)
+    _tell(options, fit, command, began)
+    return TRUSTED if fit.verdict.trusted else REFUSED
+
+
+def _tell(options: argparse.Namespace, fit: "Fit", command: str, began: float) -> None:
+    """Print the answer, write the files, and open the page if that is wanted."""
     if not options.json:
-        print(fit.summary())
+        print(fit.summary(), flush=True)
+    print(f"klover fit: writing to {options.out}", file=sys.stderr, flush=True)
     files = write(options.out, fit, Path(options.model).name, command)
     if options.json:
         print(json.dumps(_as_json(fit, files), indent=2, ensure_ascii=False))
     else:
         print("\n" + "\n".join(f"{name:<15}{path}" for name, path in files.items()))
         print(f"time           {time.perf_counter() - began:.1f} s")
-    return TRUSTED if fit.verdict.trusted else REFUSED
+    if options.open and "report" in files and not webbrowser.open(files["report"].resolve().as_uri()):
+        print(f"klover fit: no browser was found for --open. The page is {files['report']}.", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _pool(options: argparse.Namespace) -> Iterator[Any]:
+    """Return who evaluates the model: so many processes, a cluster, or nobody else."""
+    if options.dask is None:
+        yield options.jobs
+        return
+    from klover.base import optional
+
+    try:
+        client = optional.distributed().Client(options.dask, timeout=SECONDS_TO_CONNECT)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"--dask: nobody answers at {options.dask} ({error}). Start `dask scheduler` and workers, and pass the "
+            "address that it prints."
+        ) from error
+    with client:
+        yield client
 
 
 def parse_budget(text: str) -> int | datetime.timedelta:

@@ -7,6 +7,7 @@ import json
 import sys
 import traceback
 import types
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 DATA = (".json", ".csv", ".npz")
 NUM_FRAMES = 3
+MOST_NAMES = 12
 MODULE = "klover_model"
 """What the user's file is called as a module: a name of its own could be that of another one."""
 KINDS = "a NumPyro model, a PyMC model, a klover.Target, or a function of the data that returns one of the last two"
@@ -28,8 +30,11 @@ class ModelError(Exception):
     """An error inside the user's own file, with the last lines of its traceback."""
 
 
-def load_target(place: str, data_path: Path | None) -> "Target":
-    """Make the target that ``FILE.py:NAME``, ``FILE.py`` or ``FILE.stan`` names; a model takes its data by name."""
+def load_target(place: str, data_path: Path | None, allows_latent: bool = False) -> "Target":
+    """Make the target that ``FILE.py:NAME``, ``FILE.py`` or ``FILE.stan`` names; a model takes its data by name.
+
+    A variable that is named after an argument without data is refused, unless it is allowed to be latent.
+    """
     path, name = split(place)
     if path.suffix not in (".py", ".stan"):
         raise ValueError(f"the model must be FILE.py:NAME or FILE.stan, got {place!r}.")
@@ -42,7 +47,28 @@ def load_target(place: str, data_path: Path | None) -> "Target":
         print(f"klover fit: compiling {path}, which takes about a minute at the first time", file=sys.stderr)
         return klover.from_stan(path, data)
     with errors_in(path):
-        return _target_of(_find(path, name), data, place, data_path)
+        target = _target_of(_find(path, name), data, place, data_path)
+    if not allows_latent:
+        _check_not_given(target, place, data_path)
+    return target
+
+
+def describe(target: "Target") -> str:
+    """Say which parameters a target has, how many numbers they are, and what is observed."""
+    import jax
+
+    sizes = {"parameters": jax.tree_util.tree_leaves_with_path(target.unravel(np.asarray(target.start)))}
+    if target.model_info is not None and target.model_info.observed:
+        sizes["observed"] = jax.tree_util.tree_leaves_with_path(target.model_info.observed)
+    words = []
+    for what, leaves in sizes.items():
+        named = [
+            f"{jax.tree_util.keystr(path, simple=True, separator='.') or 'x'} ({np.size(leaf):,})"
+            for path, leaf in leaves
+        ]
+        more = f" and {len(named) - MOST_NAMES} more" if len(named) > MOST_NAMES else ""
+        words.append(f"{what}: {', '.join(named[:MOST_NAMES])}{more}")
+    return "; ".join([words[0], f"d = {target.dim:,}", *words[1:]])
 
 
 def split(place: str) -> tuple[Path, str]:
@@ -150,7 +176,9 @@ def _target_of(model: Any, data: dict[str, Any], place: str, data_path: Path | N
     _check_arguments(model, data, place, data_path)
     is_numpyro, made = _call(model, data)
     if is_numpyro:
-        return klover.from_numpyro(model, **data)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "model observes nothing", UserWarning)  # this command has its own words
+            return klover.from_numpyro(model, **data)
     if isinstance(made, klover.Target):
         return made
     if _is_pymc(made):
@@ -177,6 +205,19 @@ def _check_arguments(model: Callable, data: dict[str, Any], place: str, data_pat
     kept = [f"{each.name}={each.default!r}" for each in named if each.name not in data]
     if kept:
         print(f"klover fit: {place} keeps {', '.join(kept)}, for {source}.", file=sys.stderr)
+
+
+def _check_not_given(target: "Target", place: str, data_path: Path | None) -> None:
+    """Refuse to infer what the model takes as an argument: as a rule it is data that were forgotten."""
+    not_given = () if target.model_info is None else target.model_info.not_given
+    if not_given:
+        position = target.unravel(target.start)
+        sizes = ", ".join(f"{name} ({np.size(position.get(name, 0)):,})" for name in not_given)
+        source = "there is no --data" if data_path is None else f"{data_path} does not hold it"
+        raise ValueError(
+            f"{place} has arguments without data, which the model would infer with the parameters: {sizes}; {source}. "
+            f"Put {not_given[0]} into the data, or let it be inferred by --allow-latent. {describe(target)}."
+        )
 
 
 def _call(model: Callable, data: dict[str, Any]) -> tuple[bool, Any]:

@@ -30,8 +30,15 @@ from klover.mixtures.scale import Spread
 
 SMALLEST_DF, LARGEST_DF = 1.0, 200.0
 LARGEST_DF_CHANGE = 2.0
+MANY, DF_PER_DIM = 128, 10.0
+"""Dimensions beyond which degrees of freedom may exceed the largest number, and how many for each."""
 NUM_NARROWINGS = 3
 SMALLEST_MASS = 1e-10
+
+
+def largest_df(dim: int) -> float:
+    """Return the most degrees of freedom: a Student-t with fewer than dimensions is no Normal in many of these."""
+    return LARGEST_DF if dim <= MANY else DF_PER_DIM * dim
 
 
 def prior_strength(log_weight: PerDraw, dim: int, num_draws: float = 1.0) -> Scalar:
@@ -74,9 +81,17 @@ def objective(mixture: Mixture, sample: Sample, prior: Spread, strength: Scalar 
 
 
 def step(
-    mixture: Mixture, sample: Sample, prior: Spread, strength: Scalar | float = 0.0, *, is_df_fitted: bool = True
+    mixture: Mixture,
+    sample: Sample,
+    prior: Spread,
+    strength: Scalar | float = 0.0,
+    *,
+    is_df_fitted: bool = True,
+    is_anchored: bool = False,
 ) -> Mixture:
     r"""Take one EM step; degrees of freedom move if the components are Student-t and ``is_df_fitted``.
+
+    Anchored components keep their places and covariances: their weights and degrees of freedom move alone.
 
     Weights sum to one, or to less where the sample has a background. Covariances are pulled to those of ``prior``, with
     the weight :math:`\epsilon` of ``strength``.
@@ -94,6 +109,10 @@ def step(
         scaled = weight * (df + components.dim) / (df + distance)
     total = xp.sum(scaled, axis=1)
     safe_mass = xp.maximum(mass, SMALLEST_MASS)
+    has_mass = mass > SMALLEST_MASS
+    log_weights = xp.where(has_mass, xp.log(safe_mass), -xp.inf)
+    if is_anchored:
+        return Mixture(components, log_weights)
     with exact_products():
         sums = sum(over_blocks(lambda x, weight: weight.T @ x, sample.x, scaled.T))
         location = sums / xp.where(total > 0, total, 1.0)[:, None]
@@ -104,21 +123,25 @@ def step(
         # A spread and its prior are always of one class.
         spread = components.spread.maximise(scatter, safe_mass, prior, strength)  # pyright: ignore
     fitted = dataclasses.replace(moved, spread=spread)
-    has_mass = mass > SMALLEST_MASS
 
     def choose(new, old):
         return xp.where(has_mass.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
 
-    log_weights = xp.where(has_mass, xp.log(safe_mass), -xp.inf)
     return Mixture(jax.tree.map(choose, fitted, mixture.components), log_weights)
 
 
 def fit(
-    mixture: Mixture, sample: Sample, num_steps: int, strength: Scalar | float = 0.0, *, is_df_fitted: bool = True
+    mixture: Mixture,
+    sample: Sample,
+    num_steps: int,
+    strength: Scalar | float = 0.0,
+    *,
+    is_df_fitted: bool = True,
+    is_anchored: bool = False,
 ) -> Mixture:
-    """Take ``num_steps`` EM steps, each covariance pulled to the one that it starts with."""
-    prior = mixture.components.spread
-    return iterate(lambda now: step(now, sample, prior, strength, is_df_fitted=is_df_fitted), mixture, num_steps)
+    """Take ``num_steps`` EM steps, each covariance pulled to the one that it starts with, or held there."""
+    prior, kind = mixture.components.spread, {"is_df_fitted": is_df_fitted, "is_anchored": is_anchored}
+    return iterate(lambda now: step(now, sample, prior, strength, **kind), mixture, num_steps)
 
 
 def _block(distance: PerComponent) -> int:
@@ -127,7 +150,7 @@ def _block(distance: PerComponent) -> int:
 
 
 def _fit_df(df: Weights, dim: int, weight: PerComponent, distance: PerComponent) -> Weights:
-    r"""Solve :math:`\sum_s\omega_s\,\partial_\nu\log t_\nu(m_s)=0` near the present ν, between 1 and 200.
+    r"""Solve :math:`\sum_s\omega_s\,\partial_\nu\log t_\nu(m_s)=0` near the present ν, between 1 and the largest.
 
     By false position in log ν, the retained end halved (the Illinois rule), between the present ν and half or twice of
     it; a solution beyond that end is left to the next step. The factor :math:`\nu^{3/2}` makes the slope nearly
@@ -152,7 +175,7 @@ def _fit_df(df: Weights, dim: int, weight: PerComponent, distance: PerComponent)
         kept, kept_slope, last, last_slope = bracket
         rise = last_slope - kept_slope
         new = last - xp.where(rise == 0, 0.0, last_slope * (last - kept) / xp.where(rise == 0, 1.0, rise))
-        new = xp.clip(new, math.log(SMALLEST_DF), math.log(LARGEST_DF))
+        new = xp.clip(new, math.log(SMALLEST_DF), math.log(largest_df(dim)))
         new_slope = slope(new)
         is_crossed = new_slope * last_slope < 0
         kept_slope = xp.where(is_crossed, last_slope, 0.5 * kept_slope)
@@ -161,7 +184,7 @@ def _fit_df(df: Weights, dim: int, weight: PerComponent, distance: PerComponent)
     now = xp.log(df)
     now_slope = slope(now)
     farthest = xp.where(now_slope > 0, LARGEST_DF_CHANGE * df, df / LARGEST_DF_CHANGE)
-    end = xp.log(xp.clip(farthest, SMALLEST_DF, LARGEST_DF))
+    end = xp.log(xp.clip(farthest, SMALLEST_DF, largest_df(dim)))
     end_slope = slope(end)
     solved = iterate(narrow, (end, end_slope, now, now_slope), NUM_NARROWINGS)[2]
     return xp.exp(xp.where(end_slope * now_slope > 0, end, solved))

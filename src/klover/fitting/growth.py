@@ -7,6 +7,7 @@ For the same reason EM pulls each covariance to where it was, as strongly as the
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,17 +20,23 @@ from klover.tuning import Growth
 
 SMALLEST_WEIGHT = 1e-8
 """A component that EM leaves with less is dropped."""
+ANCHORED = 1e300
+"""A pull so strong that only weights and degrees of freedom move, in many dimensions."""
 CERTAIN_SHARE = 0.1
 """With ten times as many effective draws as parameters, one pull is as good as another."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """How a mixture may grow: to how many components, and whether degrees of freedom move."""
+    """How a mixture may grow: to how many components, whether degrees of freedom move, and who looks at the clock.
+
+    ``check`` is called before every fit; what it raises ends the growth.
+    """
 
     max_components: int
     is_df_fitted: bool = True
     tuning: Growth = Growth()
+    check: Callable[[], None] = lambda: None
 
 
 def score(mixture: Mixture, sample: Sample) -> float:
@@ -38,16 +45,23 @@ def score(mixture: Mixture, sample: Sample) -> float:
 
 
 def fit(mixture: Mixture, sample: Sample, rules: Rules, pull: float = 1.0, num_steps: int | None = None) -> Mixture:
-    """Take EM steps, covariances pulled to where they are with ``pull * (dim + 1)`` effective draws."""
-    strength = pull * (mixture.dim + 1) / sample.ess
-    steps = rules.tuning.em_steps if num_steps is None else num_steps
-    fitted = em.fit(mixture, sample, steps, strength, is_df_fitted=rules.is_df_fitted)
-    return take(fitted, np.flatnonzero(fitted.log_weights > np.log(SMALLEST_WEIGHT)))
+    """Take EM steps, covariances pulled to where they are with ``pull * (dim + 1)`` effective draws.
+
+    A pull of :data:`ANCHORED` holds places and covariances.
+    """
+    rules.check()
+    steps, is_anchored = rules.tuning.em_steps if num_steps is None else num_steps, pull == ANCHORED
+    strength = 0.0 if is_anchored else pull * (mixture.dim + 1) / sample.ess
+    kind = {"is_df_fitted": rules.is_df_fitted, "is_anchored": is_anchored}
+    fitted = em.fit(mixture, sample, steps, strength, **kind)
+    kept = np.flatnonzero(fitted.log_weights > np.log(SMALLEST_WEIGHT))
+    # Where draws are so far from all components that none has any weight, nothing was learnt.
+    return take(fitted, kept) if len(kept) else mixture
 
 
 def fit_best(mixture: Mixture, train: Sample, test: Sample, rules: Rules) -> tuple[float, Mixture]:
     """Fit with the pull that held-out draws like best, and return both; inf leaves all as it is."""
-    pulls = rules.tuning.pulls
+    pulls = (*rules.tuning.pulls, ANCHORED) if mixture.dim > em.MANY else rules.tuning.pulls
     is_certain = len(mixture.log_weights) * num_parameters(mixture.dim) < CERTAIN_SHARE * train.ess
     fits = [(pull, fit(mixture, train, rules, pull)) for pull in (pulls[:1] if is_certain else pulls)]
     return max([*fits, (np.inf, mixture)], key=lambda each: score(each[1], test))
@@ -73,6 +87,13 @@ def grow(
 
     The draws have the log density of the target; the generator chooses those that are held out.
     """
+    return grow_with_pull(generator, mixture, sample, rules, num_rounds)[1]
+
+
+def grow_with_pull(
+    generator: np.random.Generator, mixture: Mixture, sample: Sample, rules: Rules, num_rounds: int | None = None
+) -> tuple[float, Mixture]:
+    """Do the same, and return the pull that held-out draws like best as well; inf leaves all as it is."""
     tuning = rules.tuning
     train, test = held_out(generator, sample, tuning.held_out)
     pull, mixture = fit_best(mixture, train, test, rules)
@@ -90,7 +111,7 @@ def grow(
         if new > best:
             leader, best = (1.0, mixture), new
     pull, mixture = leader
-    return mixture if np.isinf(pull) else fit(mixture, sample, rules, pull)
+    return pull, mixture if np.isinf(pull) else fit(mixture, sample, rules, pull)
 
 
 def held_out(generator: np.random.Generator, sample: Sample, share: float) -> tuple[Sample, Sample]:

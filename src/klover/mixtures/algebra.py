@@ -1,4 +1,4 @@
-"""Mixtures made out of mixtures: joined, inflated, stretched, marginal; and made from a box, or from covariances."""
+"""Mixtures made out of mixtures: joined, inflated, widened, marginal; and made from a box, or from covariances."""
 
 import dataclasses
 from collections.abc import Sequence

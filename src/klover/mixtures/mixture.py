@@ -146,14 +146,14 @@ class Mixture:
         within = xp.where(used, self.weights[:, None, None] * self.components.covariance(), 0.0).sum(0)
         return within + xp.einsum("k,ki,kj->ij", self.weights, delta, delta)
 
-    def root(self) -> Float[np.ndarray, "dim dim"]:
+    def root(self) -> Float[np.ndarray, "dim *dim"]:
         """Square root of the covariance of the mixture, its tails taken as those of Normals: always finite.
 
-        In many dimensions, where spreads are not full, correlations are left out.
+        In many dimensions, where spreads are not full, correlations are left out: standard deviations alone.
         """
         spread, weights = self.components.spread, np.asarray(self.weights)
         delta = np.asarray(self.components.location - self.mean())
         if not isinstance(spread, Full):
-            return np.diag(np.sqrt(weights @ (spread.variance() + delta**2)))
+            return np.sqrt(weights @ (spread.variance() + delta**2))
         covariance = np.einsum("k,kij->ij", weights, spread.covariance())
         return np.linalg.cholesky(covariance + np.einsum("k,ki,kj->ij", weights, delta, delta))

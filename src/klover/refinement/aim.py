@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from klover.base.checks import check_function
+from klover.base.processes import to_host
 from klover.base.shapes import AnyArray, Float, PyTree
 from klover.fitting.growth import grow
 from klover.fitting.sample import Sample
@@ -47,21 +48,21 @@ def aim(
 ) -> Mixture:
     """Return a proposal of which half is fitted to :math:`|f-I|p`, in the coordinates of the state's mixture."""
     target = context.evaluator.target
-    evaluate = jax.jit(jax.vmap(lambda x: integrand(target.position(x))))
+    evaluate = jax.jit(jax.vmap(lambda target, x: integrand(target.position(x)), (None, 0)))
     aimed, pool = proposal, state.pool
     for _ in range(NUM_ROUNDS):
         sample = pool.sample()
-        values = np.asarray(evaluate(sample.x), float)
+        values = np.asarray(to_host(evaluate(target, sample.x)), float)
         weight = sample.weight * np.abs(values - sample.weight @ values)
         inside = np.isfinite(weight) & (weight > 0)
         if not inside.any():
             return proposal
         tilted = Sample(sample.x, weight, log_p=sample.log_p).where(inside)
-        fitted = grow(context.generator, state.mixture, tilted.in_base(state.warp), context.rules)
-        aimed = join(proposal, fitted, 0.5)
-        outside = behind(aimed, state.warp)
-        x = outside.draw(context.generator, context.tuning.rounds.fitted_draws)
         try:
+            fitted = grow(context.generator, state.mixture, tilted.in_base(state.warp), context.rules)
+            aimed = join(proposal, fitted, 0.5)
+            outside = behind(aimed, state.warp)
+            x = outside.draw(context.generator, context.tuning.rounds.fitted_draws)
             pool = pool.add(outside, x, context.evaluator.values(x))
         except BudgetExhausted:
             break

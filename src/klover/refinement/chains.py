@@ -14,10 +14,11 @@ import numpy as np
 from klover.base.arrays import even_comb
 from klover.base.shapes import Float
 from klover.fitting.sample import equal
+from klover.fitting.scores import match
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.mixture import Mixture
 from klover.refinement.profile import draw_along
-from klover.refinement.state import Context, State
+from klover.refinement.state import Context, Stage, State
 from klover.sampling.hamiltonian import Particles, move, place
 from klover.search.climb import climb
 
@@ -26,21 +27,22 @@ STEEP = 0.5
 MOST_CLIMBED = 30
 ALONG_SHARE = 0.5
 """Of what is fitted to beside the pool that are draws along the lead."""
-LONGER = 2
-"""Times the usual leapfrogs, of half as many moves, in the first window, whose metric is a guess."""
 SMALLEST_SCALE = 1e-6
 """Of the starts, beside that of their coordinate's largest."""
+RENEWED = 4
+"""Moves of the first window after which the chains renew their metric."""
+FAR_BELOW = 4.0
+"""Standard deviations of log p from the upper quartile of the chains, below which one begins anew in that window."""
 
 
 def run_chains(context: Context, state: State) -> State:
     """Move the chains for a window; return the state with their ends, and what the second half of it has seen.
 
-    The first window, which comes from far away, is forgotten after the second.
+    Windows before are forgotten: chains were not at home there yet, and scores make the last one enough.
     """
     num_leapfrogs, num_moves = context.tuning.moves.num_leapfrogs, context.tuning.exploration.chain_moves
     if state.chains is None:
-        x = begin(context, state)
-        kernel, num_leapfrogs, num_moves = _around(context, x), LONGER * num_leapfrogs, num_moves // LONGER
+        x, kernel = begin(context, state), None
     else:
         x, kernel = state.chains if state.warp is None else state.warp.to_base(state.chains)[0], state.mixture
     kept = _window(context, kernel, x, num_moves, num_leapfrogs)
@@ -49,15 +51,13 @@ def run_chains(context: Context, state: State) -> State:
     ends = ends if state.warp is None else state.warp.from_base(ends)[0]
     points, log_p = (np.concatenate([getattr(one, name) for one in kept]) for name in ("x", "log_p"))
     seen = equal(points, log_p).from_base(state.warp)
-    if state.seen is not None and state.num_windows > 1:
-        seen = state.seen.join(seen, len(seen) / (len(seen) + len(state.seen)))
     return dataclasses.replace(state, chains=ends, seen=seen, num_windows=state.num_windows + 1)
 
 
 def follow_lead(context: Context, state: State) -> State:
     """Once, where chains were needed and a warp has a lead: draw along it, into the neck that chains do not enter."""
     lead = None if state.warp is None else state.warp.lead
-    if state.seen is None or lead is None or state.is_followed:
+    if state.seen is None or lead is None or state.is_followed or state.stage is Stage.CHAIN:
         return state
     along = draw_along(context.generator, context.evaluator, state.seen, lead)
     seen = state.seen if along is None else state.seen.join(along, ALONG_SHARE)
@@ -65,19 +65,34 @@ def follow_lead(context: Context, state: State) -> State:
 
 
 def _window(
-    context: Context, kernel: Mixture, x: Float[np.ndarray, "chain dim"], num_moves: int, num_leapfrogs: int
+    context: Context, kernel: Mixture | None, x: Float[np.ndarray, "chain dim"], num_moves: int, num_leapfrogs: int
 ) -> list[Particles]:
-    """Return the chains that have moved, after each move of the second half."""
+    """Return the chains that have moved, after each move of the second half; without a kernel, they make their own."""
     particles, kept = place(context.evaluator, x), []
+    is_learning, passed = kernel is None, [particles]
     for turn in range(num_moves):
-        # One at a time: the shrunk steps of every second move enter necks, which a warp does better.
+        if kernel is None or (is_learning and turn % RENEWED == 0):
+            kernel, passed = _metric(context, passed), []
+            near = _near(particles)
+            particles = near.take(np.resize(np.arange(len(near.x)), len(x)))
         particles = move(
             context.generator, context.evaluator, kernel, particles, context.tuning.moves, None, 1, num_leapfrogs
         )
+        passed.append(particles)
         if turn >= num_moves // 2:
             kept.append(particles)
     has_moved = np.any(kept[0].x != kept[-1].x, axis=1)
-    return [particles.take(has_moved) for particles in kept] if has_moved.any() else kept
+    kept = [particles.take(has_moved) for particles in kept] if has_moved.any() else kept
+    return [_near(particles) for particles in kept] if is_learning else kept
+
+
+def _near(particles: Particles) -> Particles:
+    """Return the chains that are not far below the others: of a Gaussian, log p has a variance of d/2.
+
+    A plateau, as where a hierarchy's scale is next to nothing, would hold chains for long.
+    """
+    level = np.quantile(particles.log_p, 0.75) - FAR_BELOW * np.sqrt(particles.x.shape[1] / 2)
+    return particles.take(particles.log_p >= level)
 
 
 def begin(context: Context, state: State) -> Float[np.ndarray, "chain dim"]:
@@ -85,7 +100,7 @@ def begin(context: Context, state: State) -> Float[np.ndarray, "chain dim"]:
 
     Without rounds, the search has met a neck, and the first draws know nothing.
     """
-    num, evaluator = context.tuning.exploration.num_chains, context.evaluator
+    num, evaluator = context.tuning.exploration.num_probes, context.evaluator
     num_known = num // 2 if state.history else 0
     starts = context.region.draw_starts(context.generator, num - num_known)
     x, log_p = climb(evaluator.values_and_gradients, starts, MOST_CLIMBED, STEEP * context.dim)
@@ -97,8 +112,18 @@ def begin(context: Context, state: State) -> Float[np.ndarray, "chain dim"]:
     return np.resize(x, (num, context.dim))
 
 
-def _around(context: Context, x: Float[np.ndarray, "chain dim"]) -> Mixture:
-    """Return a component with the scales of the starts: a metric to begin with."""
-    low, high = np.percentile(x, (20, 80), axis=0)
-    scale = np.maximum(high - low, SMALLEST_SCALE * (1 + np.abs(x).max(0)))
-    return mixture_of(context.family, np.median(x, 0)[None], np.diag(scale**2)[None], 10.0, np.ones(1))
+def _metric(context: Context, passed: list[Particles]) -> Mixture:
+    """Return a component with the covariance that scores ask for, at the better half of where the chains have been.
+
+    It does not matter that they are not at home there yet; those far outside are. One step of all chains tells scales
+    alone.
+    """
+    x, score, log_p = (np.concatenate([getattr(one, name) for one in passed]) for name in ("x", "gradient", "log_p"))
+    best = log_p >= np.median(log_p)
+    x, score = x[best], score[best]
+    if len(x) > context.tuning.whitening.pairs_per_dim * context.dim:
+        location, covariance = match(x, score)
+    else:
+        location, spread = np.median(x, 0), np.maximum(x.std(0), SMALLEST_SCALE * (1 + np.abs(x).max(0)))
+        covariance = np.diag(spread / np.maximum(score.std(0), SMALLEST_SCALE / spread))
+    return mixture_of(context.family, location[None], covariance[None], 10.0, np.ones(1))

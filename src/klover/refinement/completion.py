@@ -7,16 +7,18 @@ import numpy as np
 from klover.base.linalg import moments
 from klover.base.shapes import Float
 from klover.fitting.growth import grow
-from klover.importance.ratios import log_evidence
+from klover.fitting.splits import num_parameters
+from klover.importance.ratios import effective_sample_size, log_evidence
 from klover.mixtures.algebra import inflate, join
 from klover.mixtures.mixture import Mixture
 from klover.refinement.exploration import follow
 from klover.refinement.frugality import EVALUATIONS_OF_MISSED
 from klover.refinement.start import around
 from klover.refinement.state import Context, Stage, State
+from klover.refinement.surrogate import efforts, is_used, refit
 from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
-from klover.search.recall import Part, modes_of, recall
+from klover.search.recall import Part, modes_of, num_apart, recall, relative_width
 from klover.targets.evaluator import Evaluator
 from klover.verdict.checks import Case, num_evaluations_of_checks
 from klover.warps.warped import unwarped
@@ -39,29 +41,59 @@ def look_for_missed(
 ) -> tuple[tuple[Part, ...], Searched]:
     """Search for parts that draws miss.
 
-    Thoroughly, if that is cheap, where the search would miss a mode that is known, and where several are known in more
-    dimensions than a usual search can cover: there may well be another, and it may be narrow.
+    Thoroughly, if that is cheap, where the search would miss a mode that is known, and where several are known, or
+    components lie far apart, in more dimensions than a usual search can cover: there may well be another, and it may be
+    narrow. A thorough search has a pass for each known mode, until one finds something, so that the starts around each
+    are as many as around one; where that would cost too much, or has no gradients to go by, a usual one has the passes.
     """
     evaluator, tuning = context.evaluator, context.tuning.missed
-    # Where it took particles, hills are no modes.
-    known = () if state.was_hard else modes_of(state.mixture, tuning.smallest_halo)
+    hills = modes_of(state.mixture, tuning.smallest_halo)
+    num_modes = max(len(hills), num_apart(state.mixture, _least_share(context, log_ratio)), 1)
+    # Where it took particles, a ridge may be several hills: to find each of them is no test.
+    known = () if state.was_hard else hills
+    is_small = context.goal is not None and not context.has_usual_search
 
-    def look(effort: Effort) -> tuple[list[Part], Searched]:
-        return find_missed(context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning)
+    def look(effort: Effort, most_passes: int = 1) -> tuple[list[Part], Searched]:
+        parts, passes = [], []
+        while not parts and len(passes) < most_passes:
+            parts, searched = find_missed(
+                context.generator, evaluator, proposal, state.mixture, x, log_ratio, effort, context.tuning
+            )
+            passes.append(searched)
+        once = _recall(context, state, passes[0].num_starts_a_rung, len(x), known)
+        found = 1 - (1 - once) ** len(passes)
+        # A thrifty search is as small as the user has asked for, and known to miss narrow modes.
+        width = 1.0 if is_small else relative_width(hills)
+        about = {"num_modes": num_modes, "relative_width": width}
+        return parts, dataclasses.replace(Searched.together(passes), recall=found, **about)
 
-    if context.goal is None:
+    if state.design is not None:
+        effort = Effort.by_values(*efforts(context))
+    elif context.goal is None:
         effort = Effort.of(tuning, _affordable(evaluator, tuning.num_starts))
     else:
-        effort = Effort.thrifty(tuning, _thrifty_share(context, state, len(x), known), context.dim)
-    parts, searched = look(effort)
-    searched = _tested(context, state, searched, len(x), known)
-    is_doubtful = searched.recall < tuning.least_recall or (len(known) > 1 and context.dim > tuning.few_dims)
-    is_cheap = _is_cheap(evaluator) and context.goal is None
+        share = _thrifty_share(context, state, len(x), known) if is_small else _affordable(evaluator, tuning.num_starts)
+        effort = Effort.thrifty(tuning, share, context.dim)
+    context.tell("searching for missed modes")
+    is_cheap = _is_cheap(evaluator) and not is_small
+    num_passes = min(num_modes, tuning.most_passes) if evaluator.num_affordable is None else 1
+    parts, searched = look(effort, 1 if is_cheap or is_small else num_passes)
+    is_open = num_modes > 1 and context.dim > context.tuning.rounds.tiled_dim
+    is_doubtful = is_open or searched.recall < tuning.least_recall
     if not parts and (is_thorough or (is_doubtful and is_cheap)):
-        parts, searched = look(Effort.of(tuning, tuning.thorough))
+        context.tell("searching thoroughly for missed modes")
+        parts, searched = look(Effort.of(tuning, tuning.thorough), num_passes)
         parts = parts or _return_from_outside(context, state, proposal, float(log_evidence(log_ratio)[0]))
-        searched = _tested(context, state, searched, len(x), known)
     return tuple(parts), searched
+
+
+def _least_share(context: Context, log_ratio: Float[np.ndarray, " draw"]) -> float:
+    """Return the share of a component that may be a mode: of the few draws of an update small ones fit chance alone."""
+    least = context.tuning.missed.smallest_halo
+    if not context.has_usual_search:
+        return least
+    fewest = context.tuning.rounds.fitted_per_parameter * num_parameters(context.dim)
+    return max(least, fewest / max(float(effective_sample_size(log_ratio)), 1.0))
 
 
 def _is_cheap(evaluator: Evaluator) -> bool:
@@ -90,12 +122,6 @@ def _thrifty_share(context: Context, state: State, num_draws: int, known: tuple[
     while share < min(most, 1.0) and is_unsure():
         share *= 2
     return min(share, most, 1.0)
-
-
-def _tested(context: Context, state: State, searched: Searched, num_draws: int, known: tuple[Part, ...]) -> Searched:
-    """Test the search on the modes that are known."""
-    found = _recall(context, state, searched.num_starts_a_rung, num_draws, known)
-    return dataclasses.replace(searched, recall=found)
 
 
 def _recall(context: Context, state: State, num_starts: int, num_draws: int, known: tuple[Part, ...]) -> float:
@@ -155,8 +181,11 @@ def go_on(context: Context, state: State, case: Case) -> State:
     state = dataclasses.replace(state, pool=pool, is_done=False)
     if case.parts:
         return add_parts(context, state, case.parts, float(draws.log_evidence))
-    sample = pool.thinned(context.generator, context.num_fitted).in_base(state.warp)
-    mixture = grow(context.generator, state.mixture, sample, context.rules)
+    if is_used(state):
+        mixture = refit(context, state).mixture
+    else:
+        sample = pool.thinned(context.generator, context.num_fitted).in_base(state.warp)
+        mixture = grow(context.generator, state.mixture, sample, context.rules)
     return dataclasses.replace(state, mixture=mixture, best_ess=0.0, num_stale=0, num_returns=state.num_returns + 1)
 
 

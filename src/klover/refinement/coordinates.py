@@ -14,6 +14,7 @@ from klover.base.shapes import Float
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
+from klover.mixtures.scale import Full
 from klover.refinement.state import Context, Stage, State
 from klover.warps.warp import Warp
 
@@ -64,6 +65,8 @@ def moved(mixture: Mixture, change: Callable[[Points], Points]) -> Mixture:
     pairs = [_moments(*pair, change) for pair in zip(components.location, components.spread.covariance(), strict=True)]
     location, covariance = (np.stack(each) for each in zip(*pairs, strict=True))
     df = np.asarray(components.df)
+    if not isinstance(components.spread, Full):
+        covariance = np.diagonal(covariance, axis1=1, axis2=2)
     return mixture_of(Family(components.tail), location, covariance, df, np.asarray(mixture.weights))
 
 

@@ -3,7 +3,8 @@ r"""Escalation: where importance sampling cannot work, particles carry an approx
 In hundreds of dimensions the weights of any fitted mixture rest on a handful of draws. Sequential Monte Carlo along
 :math:`p^\beta q^{1-\beta}` needs no such luck: every step changes the density so little that nearly all particles stay
 effective, and Hamiltonian moves bring them to it (:mod:`klover.sampling.swarm`). It begins from the better (by the
-evidence lower bound) of the fitted mixture and a mean-field Gaussian, and runs on independent islands
+evidence lower bound) of the fitted mixture and a mean-field Gaussian, in the coordinates that scores have whitened
+where there are such (:mod:`klover.refinement.whitening`), and runs on independent islands
 (:mod:`klover.importance.islands`). Half of these begin from the approximation as it is, half from a wider copy; islands
 of one start share its temperatures and step, and each has the scales of the others.
 
@@ -16,7 +17,6 @@ whether the particles still climbed at p itself, and whether those from the narr
 ended alike: on a funnel their evidences agree, all of them wrong, but the means of its width remember the start.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -35,6 +35,7 @@ from klover.sampling.swarm import Swarm
 from klover.targets.evaluator import Evaluator
 from klover.targets.target import Target
 from klover.tuning import Islands, Moves
+from klover.warps.warp import Warp
 
 FEWEST_LEAPFROGS = 3
 NUM_BOUND_DRAWS = 32
@@ -161,7 +162,7 @@ def _num_leapfrogs(swarm: Swarm, tuning: Islands) -> Int[np.ndarray, "target sta
     """
     has_arrived = np.asarray(swarm.beta) == 1
     all_have = has_arrived.all()
-    length = tuning.trajectory if all_have else tuning.short_trajectory
+    length = tuning.trajectory / (1 if all_have else 4)
     wanted = np.clip(length / np.asarray(swarm.step), FEWEST_LEAPFROGS, tuning.most_leapfrogs).astype(int)
     return wanted if all_have else np.where(has_arrived, 0, wanted)
 
@@ -178,6 +179,7 @@ def escalate(
     tell: Tell,
     tuning: Islands = ISLANDS,
     moves: Moves = MOVES,
+    warp: Warp | None = None,
 ) -> ParticleDraws:
     """Carry particles from the best beginning to the target, and keep the last sweeps there.
 
@@ -197,21 +199,35 @@ def escalate(
         How many islands of how many particles, and how far they go.
     moves
         The acceptance that their steps are adapted to.
+    warp
+        From the user's coordinates to those in which the mixture is, and the particles move; None if they are the same.
     """
-    began = time.perf_counter()
     key_field, key_bound, key_carry = jax.random.split(key, 3)
-    targets = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], evaluator.target)
+    target = evaluator.target if warp is None else _behind(evaluator.target, warp)
+    targets = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], target)
     evaluator.charge(fitting.NUM_EVALUATIONS)
-    field = mean_field(key_field[None], targets)
     fitted = jax.tree.map(lambda leaf: jnp.asarray(leaf, evaluator.target.start.dtype)[None], mixture)
-    begins = max(fitted, field, key=lambda begin: _lower_bound(key_bound, evaluator, begin))
 
     def charge(num):
         evaluator.charge(int(num[0]))
 
-    arrived, sweeps = carry(key_carry[None], targets, begins, charge, tell, tuning, moves)
-    evaluator.seconds += time.perf_counter() - began
-    return as_draws(evaluator.target, arrived, sweeps, 0, pareto_k)
+    with evaluator.evaluating():
+        field = mean_field(key_field[None], targets)
+        with evaluator.within(warp):
+            begins = max(fitted, field, key=lambda begin: _lower_bound(key_bound, evaluator, begin))
+        arrived, sweeps = carry(key_carry[None], targets, begins, charge, tell, tuning, moves)
+    return as_draws(evaluator.target, arrived, sweeps, 0, pareto_k, warp)
+
+
+def _behind(target: Target, warp: Warp) -> Target:
+    """Return the target in the coordinates behind a warp, beginning at their origin."""
+    arrays = jax.tree.map(lambda leaf: jnp.asarray(leaf, target.start.dtype), warp)
+
+    def log_density(z):
+        x, log_det = arrays.from_base(z)
+        return target.log_prob(x) + log_det
+
+    return Target(log_density, np.zeros(target.dim, target.start.dtype))
 
 
 def _lower_bound(key: Key[jax.Array, ""], evaluator: Evaluator, begin: Mixture) -> float:
@@ -222,20 +238,29 @@ def _lower_bound(key: Key[jax.Array, ""], evaluator: Evaluator, begin: Mixture) 
 
 
 def as_draws(
-    target: Target, arrived: Swarm, sweeps: list[Swarm], which: int, pareto_k: Float[AnyArray, ""]
+    target: Target,
+    arrived: Swarm,
+    sweeps: list[Swarm],
+    which: int,
+    pareto_k: Float[AnyArray, ""],
+    warp: Warp | None = None,
 ) -> ParticleDraws:
-    """Keep the last sweeps of one problem, and measure whether particles have settled."""
+    """Keep the last sweeps of one problem, and measure whether particles have settled, in their own coordinates."""
     log_evidence = np.asarray(arrived.log_evidence[which], float)
     kept = sweeps[len(sweeps) // 2 :]
     # Axes: start, island, sweep, particle; so ordered, the scatter of islands can be read off.
     x = np.stack([np.asarray(swarm.x[which]) for swarm in kept], 2)
     log_p = np.stack([np.asarray(swarm.log_p[which]) for swarm in kept], 2)
     climb = log_p.mean((2, 3)) - np.asarray(arrived.log_p[which]).mean(2)
-    num = log_p.size
+    num, settled = log_p.size, _agreement(x, log_evidence)
+    x, log_p = x.reshape(num, target.dim), log_p.ravel()
+    if warp is not None:
+        x, log_det = warp.from_base(x)
+        log_p = log_p - log_det
     return ParticleDraws(
-        x.reshape(num, target.dim),
-        log_p.ravel(),
-        log_p.ravel() - (logsumexp(log_evidence.ravel()) - np.log(log_evidence.size)),
+        x,
+        log_p,
+        log_p - (logsumexp(log_evidence.ravel()) - np.log(log_evidence.size)),
         np.full(num, -np.log(num)),
         pareto_k,
         np.asarray(sweeps[-1].num_nan[which].sum()),
@@ -243,7 +268,7 @@ def as_draws(
         target,
         log_evidence.ravel(),
         np.asarray(abs(climb.mean()) / (climb.std(ddof=1) / np.sqrt(climb.size))),
-        agreement=np.asarray(_agreement(x, log_evidence)),
+        agreement=np.asarray(settled),
     )
 
 

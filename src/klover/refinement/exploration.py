@@ -68,6 +68,8 @@ def _num_probes(context: Context) -> int:
     if context.goal is None:
         return num
     each = 1 + moves * (context.tuning.moves.num_leapfrogs if context.evaluator.has_gradient else 1)
+    allowed = context.evaluator.num_allowed
+    num = num if allowed is None else min(num, allowed // each)
     return min(num, int(LOOK_SHARE * context.evaluator.num_evaluations / each))
 
 
@@ -131,9 +133,7 @@ def explore(context: Context, state: State, moved: Particles) -> State:
     hottest = max(1 - 4 / context.dim, tuning.hottest)
     away = excursion(*journey, state.mixture, moved, hottest, following, context.tuning.moves)
     factor = tuning.inflations[len(state.history) % len(tuning.inflations)]
-    wide = join(
-        inflate(state.mixture, factor, context.tuning.start.wide_df), state.broad, context.tuning.start.box_share
-    )
+    wide = join(inflate(state.mixture, factor, context.tuning.start.wide_df), state.broad, context.tuning.defence.share)
     x = wide.draw(context.generator, 2 * tuning.num_particles)
     log_p = context.evaluator.values(x)
     explored = moved

@@ -12,6 +12,7 @@ from klover.refinement.state import Context, State
 from klover.targets.budget import Budget
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Tuning
+from klover.warps.warped import Proposal, behind
 
 EVALUATIONS_OF_START = 64
 """Of a budget, for each start of a search."""
@@ -29,7 +30,7 @@ OPTIMISM = 16
 """Factor by which many evaluations at once may be quicker than a few have been."""
 LONGER = 1.5
 """Factor by which a round may take longer than the one before, the target left aside."""
-LONGER_FOR_MANY = 4.0
+LONGER_FOR_MANY = 8.0
 """Factor by which a draw among many takes longer than its density, with what is computed of all of them."""
 
 
@@ -61,7 +62,9 @@ def shrink(tuning: Tuning, num: int | None) -> Tuning:
 
 
 def can_go_on(evaluator: Evaluator) -> bool:
-    """Whether enough of the budget is left to go on after an answer."""
+    """Whether enough of the budget is left, or no bound was reached, to go on after an answer."""
+    if evaluator.is_bound_reached:
+        return False
     affordable, seconds = evaluator.num_affordable, evaluator.seconds_left
     if seconds is not None and seconds < LONGER_TO_GO_ON * evaluator.elapsed:
         return False
@@ -82,7 +85,7 @@ def num_final_draws(context: Context, state: State, proposal: Mixture, is_spent:
     if affordable is None:
         return wanted
     if evaluator.seconds_left is not None:
-        most = min(most, int(evaluator.seconds_left / _seconds_of_draw(proposal)))
+        most = min(most, int(evaluator.seconds_left / _seconds_of_draw(behind(proposal, state.warp))))
     if is_spent:
         # Many points at once may take less time than the pace of a few has shown; the clock ends the work in any case.
         return max(min(affordable if evaluator.seconds_left is None else OPTIMISM * affordable, most), 2)
@@ -90,7 +93,7 @@ def num_final_draws(context: Context, state: State, proposal: Mixture, is_spent:
     return max(min(wanted, most, max(affordable - kept_back, min(evaluator.reserve, affordable))), 2)
 
 
-def _seconds_of_draw(proposal: Mixture) -> float:
+def _seconds_of_draw(proposal: Proposal) -> float:
     """Return how long a draw of a mixture takes, the target left aside; longer for many draws than for the few here."""
     began = time.perf_counter()
     proposal.log_prob(proposal.draw(np.random.default_rng(0), BLOCK))

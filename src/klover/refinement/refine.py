@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime
 import os
 from collections.abc import Callable
 from typing import Any
@@ -18,37 +19,30 @@ from klover.base.checks import (
     check_instance,
     check_path,
 )
-from klover.base.shapes import AnyArray, Float, KeyLike, PyTree
-from klover.importance.draws import WeightedDraws, weigh_on_host
+from klover.base.processes import check_agreement
+from klover.base.shapes import AnyArray, Float, KeyLike, PyTree, RandomKey
 from klover.mixtures.components import Family
-from klover.mixtures.mixture import Mixture
-from klover.refinement import checkpoint as checkpoints
 from klover.refinement import frugality, thrift
-from klover.refinement.aim import aim, check_integrand
-from klover.refinement.completion import go_on, look_for_missed
-from klover.refinement.coordinates import in_base, in_user_coordinates
-from klover.refinement.defence import final_proposal, most_components
+from klover.refinement import surrogate as surrogates
+from klover.refinement.aim import check_integrand
+from klover.refinement.answer import INTERRUPTED, answer, goes_on, take_over, with_cause
+from klover.refinement.completion import go_on
+from klover.refinement.kept import Kept, from_kept
 from klover.refinement.pool import Pool
+from klover.refinement.preparation import Wishes, prepare, sharing
 from klover.refinement.progress import Progress
-from klover.refinement.rounds import take_round
+from klover.refinement.rounds import WORDS, take_round
 from klover.refinement.start import cover, from_given, from_target, read_given
 from klover.refinement.state import Context, RoundInfo, State
 from klover.results.files import settings_of
 from klover.results.fit import Fit
-from klover.targets.evaluator import Budget, BudgetExhausted, Evaluator, check_budget
+from klover.targets.budget import Budget, BudgetExhausted, check_budget
+from klover.targets.evaluator import Evaluator
+from klover.targets.journal import Journal
 from klover.targets.loaded import as_target
 from klover.targets.target import Target
 from klover.tuning import Tuning
-from klover.verdict.checks import NUM_REPEATED, SPENT, Case, num_evaluations_of_checks
-from klover.verdict.judge import Verdict, judge
-from klover.verdict.status import Status
-from klover.warps.warped import behind, unwarped
-
-INTERRUPTED = "interrupted"
-RETRIED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.DOMINATED, Status.UNSTABLE_EVIDENCE)
-"""What further rounds may cure, with the final draws in the pool."""
-ESCALATED = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.UNFINISHED)
-"""Where importance sampling has failed, and particles may not."""
+from klover.verdict.judge import judge, with_hints
 
 
 def refine(
@@ -64,8 +58,10 @@ def refine(
     callback: Callable[[RoundInfo], None] | None = None,
     progress: bool | None = None,
     search: str = "auto",
-    checkpoint: str | os.PathLike | None = None,
+    journal: str | os.PathLike | None = None,
     min_ess: int | None = None,
+    surrogate: bool | None = None,
+    pool: Any = None,
     tuning: Tuning | None = None,
 ) -> Fit:
     r"""Cover a target with a mixture, and weigh draws of it: posterior, evidence and a verdict.
@@ -92,26 +88,45 @@ def refine(
         Fresh draws of the final mixture; enough for 4000 effective ones if None (8192 to 98304).
     budget
         Most evaluations of the target (an integer; a gradient counts as one), or most time (a ``datetime.timedelta``;
-        a compilation that has begun is not interrupted). An answer that it does not suffice for is refused.
+        a compilation that has begun is not interrupted; not where processes share the data). An answer that it does not
+        suffice for is refused. Up to 10,000 evaluations are planned as with ``min_ess``. Without a budget the work ends
+        after 20 million evaluations, or two minutes of klover's own (``Tuning.ending``).
     family
         Of the components: a :class:`~klover.Family` or its name, such as ``"student"``, ``"normal-diagonal"`` or
-        ``"student-low-rank"``. Full covariances become diagonal beyond 128 dimensions.
+        ``"student-low-rank"``. Beyond 128 dimensions full covariances come from gradients, where there are any
+        (:mod:`klover.refinement.whitening`), and are diagonal otherwise.
     integrand
         A function of a constrained position whose expectation matters most: half of the final draws are aimed at it.
     callback
         Called after each round with a :class:`~klover.refinement.state.RoundInfo`.
     progress
-        Whether to show rounds on the terminal; None shows them on a terminal when the work takes long.
+        Whether to say on stderr what is being done and how far it is; None says so on a terminal when it takes long.
     search
-        How hard to look for missed modes at the end: ``"auto"`` looks thoroughly (about 100,000 evaluations) where
-        several modes are known and evaluations are cheap, ``"thorough"`` always.
-    checkpoint
-        A file that is written after each round, and from which the work goes on if it exists.
+        How hard to look for missed modes at the end: ``"auto"`` looks thoroughly (about 80,000 evaluations for
+        each known mode, four times as many at the most) where several modes are known and evaluations are cheap,
+        ``"thorough"`` always.
+    journal
+        A file to which every evaluation is added when it is made. After a crash, a kill or Ctrl-C the same call takes
+        from it what it needs, evaluates the rest, and gives the same answer, to the last bit; with a larger budget it
+        goes on. Replayed evaluations count as the others do (``settings["num_replayed"]`` tells how many there were).
+        A file of another density or of other data is refused. What depends on a clock may differ: a time
+        budget is that of this call, and so is the bound of two minutes without a budget. Only evaluations are spared:
+        klover's own work is done again, and so are particles beyond 30 dimensions (``docs/scale.md``). Not where
+        processes share the data.
     min_ess
         Effective draws that are enough, 100 or more, where evaluations are expensive
         (:mod:`klover.refinement.thrift`): on simple targets two to five times as many evaluations (gradients) do.
         Targets with heavy tails or several modes take many more. The search is smaller, too: a narrow mode far from
         the others may be missed, and the answer trusted, where an ordinary fit finds it: 1 of 57 test cases.
+    surrogate
+        Whether a Gaussian process for the log density proposes where to evaluate it, in up to 8 dimensions, together
+        with ``min_ess`` (:mod:`klover.refinement.surrogate`): many smooth targets take two evaluations for each
+        effective draw; where it is wrong it is dropped, and the work begins anew. It takes
+        seconds, and the search for other modes is smaller still. None takes it where an
+        evaluation is measured to take 0.1 s or more, or where there are no gradients and the budget is too small for
+        the other way; what is decided by a clock may differ from run to run, True and False do not.
+    pool
+        Who evaluates a target of :func:`klover.from_callback` in this fit, as its argument of that name has it.
     tuning
         The numbers of the engine, for experiments with it.
 
@@ -129,15 +144,7 @@ def refine(
     """
     key, target = as_key(key), as_target(target)
     tuning = Tuning() if tuning is None else check_instance("tuning", tuning, Tuning)
-    if max_components is not None:
-        check_count("max_components", max_components, 1)
-    if num_draws is not None:
-        check_count("num_draws", num_draws, 2, "10,000 is a good number.")
-    if min_ess is not None:
-        check_count("min_ess", min_ess, tuning.answer.fewest_effective, "400 is a good number.")
-        if num_draws is not None or integrand is not None:
-            other = "integrand" if num_draws is None else "num_draws"
-            raise ValueError(f"min_ess and {other} exclude each other: one is for few evaluations. Leave one out.")
+    check_counts(tuning, max_components, num_draws, min_ess, integrand is not None)
     check_choice("search", search, ("auto", "thorough"))
     if integrand is not None:
         check_integrand(target, integrand)
@@ -145,67 +152,108 @@ def refine(
         check_function("callback", callback, "what a round has measured (a RoundInfo)")
     if progress is not None:
         check_flag("progress", progress)
-    if checkpoint is not None:
-        checkpoint = check_path("checkpoint", checkpoint)
+    if journal is not None:
+        journal = check_path("journal", journal)
     parsed, budget = Family.parse(family), check_budget(budget, 2)
+    numbers = max_components, num_draws, min_ess, surrogate, search, str(family), tuning
+    _check_shared(key, target, budget, journal, numbers)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    given = None if start is None else read_given(target, start, generator)
-    goal = thrift.goal_of(min_ess, budget, tuning)
-    tuning = thrift.plan(tuning, goal, target.dim)
-    reserve = frugality.reserve(budget, num_draws, tuning, 0 if goal is None else num_evaluations_of_checks(target.dim))
-    evaluator = Evaluator(target, budget, reserve, goal is not None)
-    evaluator.measure_pace()
-    evaluator.draw_prior_ahead()
-    tuning = frugality.shrink(tuning, evaluator.num_affordable)
-    most = max_components or most_components(target.dim, tuning.rounds)
-    context = Context(generator, evaluator, most, parsed, tuning, goal)
-    asked = {"key": jax.random.key_data(key).tolist(), "max_components": max_components, "family": str(family)}
-    asked["min_ess"] = min_ess
-    asked["start"] = None if start is None else type(start).__name__
-    shown = Progress(callback, progress, evaluator)
-    state, cause = _begin(context, given, checkpoint, asked)
-    while True:
-        state, cause = _take_rounds(context, state, cause, shown, checkpoint, asked)
-        state, case = _answer(context, state, cause, num_draws, integrand, search == "thorough")
-        verdict = _with_cause(judge(case), case.cause)
-        if not _goes_on(verdict, context, state):
-            break
-        evaluator.close_reserve()
-        state = go_on(context, state, case)
-    draws = case.draws
-    if case.cause not in (SPENT, INTERRUPTED) and verdict.status in ESCALATED and context.can_escalate:
-        draws, verdict = _escalate(key, context, state, case, verdict, shown)
+    given = start if start is None or isinstance(start, Kept) else read_given(target, start, generator)
+    has_usual_search = isinstance(given, Kept) and given.has_usual_search
+    is_aimed, has_start = integrand is not None, start is not None
+    wishes = Wishes(
+        max_components, num_draws, budget, parsed, is_aimed, min_ess, surrogate, has_start, has_usual_search
+    )
+    with contextlib.ExitStack() as stack:
+        kept = None if journal is None else stack.enter_context(Journal(journal, target.dim, target.start.dtype))
+        stack.enter_context(sharing(target, pool))
+        context, has_surrogate = prepare(generator, target, wishes, tuning, kept)
+        if kept is not None:
+            stack.enter_context(context.evaluator.keeping(kept))
+        is_told = progress if jax.process_index() == 0 or not target.is_shared else False
+        shown = stack.enter_context(Progress(callback, is_told, context.evaluator))
+        context = dataclasses.replace(context, tell=shown.say)
+        shown.say("searching for modes")
+        state, cause = _begin(context, given, has_surrogate)
+        context.evaluator.has_gradient |= state.design is None and context.evaluator.is_differentiable
+        while True:
+            state, cause = _take_rounds(context, state, cause, shown)
+            shown.say("final draws")
+            state, case = answer(context, state, cause, num_draws, integrand, search == "thorough")
+            verdict = with_cause(judge(case), case.cause)
+            if not goes_on(verdict, context, state):
+                break
+            context.evaluator.close_reserve()
+            try:
+                state = go_on(context, state, case)
+            except BudgetExhausted:
+                break
+        draws, verdict = take_over(key, context, state, case, verdict, shown)
+        verdict = with_hints(verdict, dataclasses.replace(case, draws=draws))
     history = {
         field.name: np.asarray([getattr(info, field.name) for info in state.history])
         for field in dataclasses.fields(RoundInfo)
     }
     chosen = {"max_components": max_components, "num_draws": num_draws, "budget": budget, "family": str(family)}
-    settings = settings_of("refine", key, start=start, **chosen, search=search, integrand=integrand, min_ess=min_ess)
-    return Fit(target, case.proposal, draws, history, verdict, evaluator.num_evaluations, evaluator.seconds, settings)
+    if kept is not None:
+        chosen["num_replayed"] = kept.num_replayed
+    settings = settings_of(
+        "refine", key, start=start, **chosen, search=search, integrand=integrand, min_ess=min_ess, surrogate=surrogate
+    )
+    spent = context.evaluator.num_evaluations, context.evaluator.seconds
+    return Fit(target, case.proposal, draws, history, verdict, *spent, settings)
 
 
-def _begin(context: Context, given: Any, checkpoint: str | None, asked: dict[str, Any]) -> tuple[State, str | None]:
+def check_counts(
+    tuning: Tuning, max_components: int | None, num_draws: int | None, min_ess: int | None, has_integrand: bool
+) -> None:
+    """Refuse numbers of components and draws that cannot be."""
+    if max_components is not None:
+        check_count("max_components", max_components, 1)
+    if num_draws is not None:
+        check_count("num_draws", num_draws, 2, "10,000 is a good number.")
+    if min_ess is not None:
+        check_count("min_ess", min_ess, tuning.answer.fewest_effective, "400 is a good number.")
+        if num_draws is not None or has_integrand:
+            other = "integrand" if num_draws is None else "num_draws"
+            raise ValueError(f"min_ess and {other} exclude each other: one is for few evaluations. Leave one out.")
+
+
+def _check_shared(key: RandomKey, target: Target, budget: Budget, journal: str | None, numbers: tuple) -> None:
+    """Refuse what processes that share the data cannot do together, and arguments that differ between them."""
+    if not target.is_shared:
+        return
+    if isinstance(budget, datetime.timedelta):
+        raise ValueError(
+            f"budget must be a number of evaluations where processes share the data, got {budget!r}: each of them has "
+            "a clock of its own, and they have to stop together."
+        )
+    if journal is not None:
+        raise ValueError(
+            f"journal must be None where processes share the data, got {journal!r}: a kill would leave each of them "
+            "another part of the evaluations, and they have to make the same ones."
+        )
+    remedy = "All of them have to call refine with the same key and arguments, on data of the same shape."
+    check_agreement(remedy, jax.random.key_data(key), target, budget, numbers)
+
+
+def _begin(context: Context, given: Any, has_surrogate: bool) -> tuple[State, str | None]:
     """Return the first state, and why not even that could be made as it should be, in words."""
     try:
-        if checkpoint is not None and os.path.exists(checkpoint):
-            return checkpoints.load(checkpoint, context, asked), None
+        if has_surrogate:
+            return surrogates.begin(context), None
+        if isinstance(given, Kept):
+            return from_kept(context, given), None
         return (from_target(context) if given is None else from_given(context, given)), None
-    except BudgetExhausted:
-        cause = SPENT
+    except BudgetExhausted as error:
+        cause = str(error)
     except KeyboardInterrupt:
         cause = INTERRUPTED
     broad = cover(context)
     return State(broad, broad, Pool.empty(context.dim)), cause
 
 
-def _take_rounds(
-    context: Context,
-    state: State,
-    cause: str | None,
-    shown: Progress,
-    checkpoint: str | None,
-    asked: dict[str, Any],
-) -> tuple[State, str | None]:
+def _take_rounds(context: Context, state: State, cause: str | None, shown: Progress) -> tuple[State, str | None]:
     """Take rounds until the mixture is good; return the state, and why it was stopped before, in words."""
     most_rounds = context.tuning.rounds.most_rounds * (1 + state.num_returns)
     try:
@@ -215,11 +263,9 @@ def _take_rounds(
                 break
             with context.evaluator.expect_as_long(frugality.LONGER):
                 state = take_round(context, state)
-            if checkpoint is not None:
-                checkpoints.save(checkpoint, context, state, asked)
-            shown.report(state.history[-1])
-    except BudgetExhausted:
-        cause = None if thrift.suffices(context, state) else SPENT
+            shown.report(state.history[-1], WORDS[state.stage], _how_far(context, state))
+    except BudgetExhausted as error:
+        cause = None if thrift.suffices(context, state) else str(error)
     except KeyboardInterrupt:
         cause = INTERRUPTED
     except (np.linalg.LinAlgError, ArithmeticError) as error:
@@ -228,110 +274,12 @@ def _take_rounds(
     return state, cause
 
 
-def _with_cause(verdict: Verdict, cause: str | None) -> Verdict:
-    """Say in every verdict that the work was stopped early: bad weights are most often bad for that reason."""
-    if cause is None or cause in verdict.reason:
-        return verdict
-    reason = f"{verdict.reason} The refinement was stopped ({cause}) before its own criteria were met."
-    return dataclasses.replace(verdict, reason=reason, remedy=f"Let it go on for longer. {verdict.remedy}")
-
-
-def _answer(
-    context: Context,
-    state: State,
-    cause: str | None,
-    num_draws: int | None,
-    integrand: Callable[[PyTree], Float[AnyArray, ""]] | None,
-    is_thorough: bool,
-) -> tuple[State, Case]:
-    """Make the final draws, search for what they miss, and put together what the verdict looks at."""
-    last = state.history[-1] if state.history else None
-    last_share = None if last is None else last.ess_share
-    if context.goal is None:
-        mixture, draws, is_short = _draw(context, state, cause, num_draws, integrand)
-        cause = cause or (SPENT if is_short else None)
-        proposal = behind(mixture, state.warp)
-    else:
-        context.evaluator.open_reserve()
-        if cause is not None or not state.history:
-            state = thrift.draw_the_rest(context, state)
-        draws, proposal = thrift.pooled_draws(context, state), state.pool.proposals[-1]
-        mixture, last_share = unwarped(proposal), thrift.mean_share(state)
-    parts, searched = (), None
-    if cause is None and float(draws.ess) > 0:
-        try:
-            with in_base(context, state) as inside:
-                x = np.asarray(draws.x) if state.warp is None else state.warp.to_base(np.asarray(draws.x))[0]
-                parts, searched = look_for_missed(context, inside, mixture, x, np.asarray(draws.log_ratio), is_thorough)
-        except BudgetExhausted:
-            cause = SPENT
-    case = Case(
-        draws,
-        proposal,
-        state.mixture,
-        context.evaluator,
-        context.generator,
-        None if last is None else (last.log_evidence, last.log_evidence_se),
-        None if cause is not None else last_share,
-        0.0 if last is None else last.drift,
-        None if last is None else (state.pool.x[:NUM_REPEATED], state.pool.log_p[:NUM_REPEATED]),
-        state.most_invalid,
-        cause,
-        parts,
-        searched,
-        state.warp,
-        context.tuning,
-    )
-    return state, case
-
-
-def _draw(
-    context: Context,
-    state: State,
-    cause: str | None,
-    num_draws: int | None,
-    integrand: Callable[[PyTree], Float[AnyArray, ""]] | None,
-) -> tuple[Mixture, WeightedDraws, bool]:
-    """Draw from the final proposal; return it, the draws, and whether there was no time for all of them."""
-    mixture = final_proposal(context, state)
-    if integrand is not None and cause is None:
-        mixture = aim(context, state, mixture, integrand)
-    context.evaluator.open_reserve()
-    planned = num_draws or frugality.num_final_draws(context, state, mixture, cause == SPENT)
-    draws = weigh_on_host(context.generator, context.evaluator, behind(mixture, state.warp), planned)
-    return mixture, draws, draws.num_draws < planned
-
-
-def _goes_on(verdict: Verdict, context: Context, state: State) -> bool:
-    """Whether what speaks against an answer can be mended by more rounds, and these can be paid for."""
-    tuning = context.tuning
-    if not frugality.can_go_on(context.evaluator):
-        return False
-    if verdict.status is Status.UNCOVERED_MODE:
-        return state.num_returns < tuning.missed.most_returns
-    has_particles = context.can_escalate and verdict.status in ESCALATED
-    return verdict.status in RETRIED and not has_particles and state.num_returns < tuning.missed.most_retries
-
-
-def _escalate(
-    key: jax.Array, context: Context, state: State, case: Case, verdict: Verdict, shown: Progress
-) -> tuple[WeightedDraws, Verdict]:
-    """Let particles take over; where they cannot, all stays as it is."""
-    # Few targets come here: the others do not wait for the import.
-    from klover.refinement.escalation import Stranded, escalate
-
-    with contextlib.suppress(BudgetExhausted, KeyboardInterrupt, Stranded):
-        carried = escalate(
-            jax.random.fold_in(key, 1),
-            context.evaluator,
-            in_user_coordinates(state),
-            case.draws.pareto_k,
-            shown.tell_temperature,
-            context.tuning.islands,
-            context.tuning.moves,
-        )
-        return carried, judge(dataclasses.replace(case, draws=carried, parts=(), cause=None))
-    return case.draws, verdict
+def _how_far(context: Context, state: State) -> str:
+    """Say how many draws are effective, and how many are wanted: of a round's, or where there is a goal of all."""
+    needed = thrift.num_needed(context, state)
+    if needed is None:
+        return f"ESS {state.history[-1].ess_share:.1%} of {context.tuning.rounds.good_ess:.0%} wanted"
+    return f"ESS {thrift.num_effective(state.pool, state.num_blind):.0f} of {needed:.0f} wanted"
 
 
 def _check_support(state: State, evaluator: Evaluator) -> None:

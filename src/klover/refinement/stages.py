@@ -27,10 +27,12 @@ In every stage the fit may be behind a warp (:mod:`klover.fitting.warping`); a n
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 
 import numpy as np
 
 from klover.fitting.splits import num_parameters
+from klover.importance import psis
 from klover.refinement.state import RoundInfo, Stage, State
 from klover.tuning import Tuning
 
@@ -41,7 +43,7 @@ FEWEST_OF_A_TREND = 4
 FEWEST_WINDOWS = 2
 """Of chains: the first comes from far away."""
 SMALLEST_RISE = 0.02
-"""Nats over these rounds that are worth more work."""
+"""Nats between rounds that are worth more work."""
 
 
 class Look(enum.Enum):
@@ -103,10 +105,10 @@ def decide(measured: Measurement, state: State, dim: int, tuning: Tuning, goal: 
         look = Look.CHAIN
     elif stage is Stage.EXPLORE:
         look = Look.EXPLORE
-    elif stage is Stage.POOL and could_stop:
+    elif stage is Stage.POOL and could_stop and (goal is not None or _may_be_last(measured, state, tuning)):
         is_long = was_hard and state.warp is None and dim <= rounds.explored_dim and goal is None
         look = Look.LONG_LAST if is_long else Look.LAST
-    kind = state.warp is not None, goal is not None
+    kind = state.warp is not None and state.warp.is_bent, goal is not None
     return Plan(stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond, *kind)
 
 
@@ -119,11 +121,13 @@ def conclude(
     is_settled = last.drift < tuning.answer.largest_drift
     is_doubtful = plan.was_hard or plan.is_warped or last.ess_share < rounds.fair_ess
     is_steady = not is_doubtful or _is_steady(plan.stage, history, discovered, tuning)
-    patience = 1 if last.pareto_k > rounds.bad_pareto_k else rounds.patience
-    is_tried = len(history) >= rounds.unwarped + rounds.patience
+    patience = 1 if last.pareto_k > psis.reliable_k(last.num_draws) else rounds.patience
+    is_tried = len(history) >= 2 * rounds.patience
     enough = rounds.warped_ess if plan.is_warped else rounds.good_ess
     # Particles that are sent out cost more than draws of which a twentieth is effective.
     enough = rounds.least_ess if plan.is_thrifty else enough
+    # With a fair share effective it is the tail of a few weights that varies: the next rounds may have a lighter one.
+    patience = patience if plan.best_ess < rounds.fair_ess else rounds.trend_rounds
     is_stuck = is_tried and plan.num_stale >= patience and not plan.could_stop and plan.best_ess < enough
     goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
     # Where nothing is explored, nothing but chance would change what has not changed for so long.
@@ -140,7 +144,7 @@ def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, t
     enough = num_parameters(dim)
     is_begun = measured.ess_share >= rounds.begun_ess or measured.pool_ess >= rounds.begun_pool * enough
     is_stalled = num_stale >= rounds.patience and measured.pool_ess < dim + 1
-    is_over = state.num_windows >= tuning.exploration.most_windows
+    is_over = state.num_windows >= rounds.trend_rounds
     transitions = (
         (Stage.BEGIN, is_begun, Stage.POOL),
         (Stage.BEGIN, True, Stage.TEMPER),
@@ -156,40 +160,54 @@ def _could_stop(measured: Measurement, state: State, stage: Stage, num_stale: in
     """Whether the weights look good, or no longer get better."""
     rounds, is_exploring = tuning.rounds, stage is Stage.EXPLORE
     goal = rounds.good_explored_ess if is_exploring else rounds.good_ess
-    fair = rounds.fair_ess if state.warp is None else rounds.warped_ess
+    fair = rounds.warped_ess if state.warp is not None and state.warp.is_bent else rounds.fair_ess
     least = rounds.least_ess if is_exploring or dim > rounds.explored_dim else fair
-    is_good = measured.ess_share > goal and measured.pareto_k < rounds.good_pareto_k
     is_stale = num_stale >= rounds.patience and measured.ess_share > least
-    return is_good or (is_stale and measured.pareto_k < rounds.fair_pareto_k)
+    # Final draws make up for what a warp has not found; where it is all but found, a round costs more than these.
+    is_calm = measured.ess_share < rounds.warped_gain * state.best_ess and measured.ess_share > rounds.warped_ess
+    is_good = measured.ess_share > goal or (state.warp is not None and is_calm)
+    is_fair = is_stale and measured.pareto_k < rounds.fair_pareto_k
+    return is_fair or (is_good and measured.pareto_k < rounds.good_pareto_k)
 
 
 def _is_enough(measured: Measurement, state: State, goal: float, tuning: Tuning) -> bool:
     """Whether the pool holds the goal; fresh draws of a second round at the least must have weights that are fair."""
-    is_second = len(state.history) > 0
-    return is_second and measured.pool_ess >= goal and measured.pareto_k < tuning.rounds.fair_pareto_k
+    is_second, rounds = len(state.history) > 0, tuning.rounds
+    is_light = state.design is not None and measured.ess_share > rounds.good_ess
+    return is_second and measured.pool_ess >= goal and (is_light or measured.pareto_k < rounds.fair_pareto_k)
 
 
-def _is_steady(stage: Stage, history: tuple[RoundInfo, ...], discovered: tuple[float, ...], tuning: Tuning) -> bool:
-    """Whether evidence and ESS of the last rounds agree, and the last journeys found nothing new."""
+def _may_be_last(measured: Measurement, state: State, tuning: Tuning) -> bool:
+    """Whether a look by particles may end the work: behind a warp only where rounds are steady by now."""
+    return state.warp is None or _is_steady(Stage.POOL, (*state.history, measured), (), tuning)
+
+
+def _is_steady(
+    stage: Stage, history: tuple[RoundInfo | Measurement, ...], discovered: tuple[float, ...], tuning: Tuning
+) -> bool:
+    """Whether evidence and ESS of the last rounds agree, and particles from outside found nothing new."""
     last = history[-tuning.rounds.steady_rounds :]
     if len(last) < tuning.rounds.steady_rounds:
         return False
     if stage is Stage.EXPLORE and max(discovered) > tuning.exploration.discovery:
         return False
-    if _is_rising(history[-tuning.rounds.trend_rounds :]):
+    # The error of a round with heavy weights is not known, and its evidence too small: it shows no trend.
+    recent = history[-tuning.rounds.trend_rounds :]
+    if _is_rising([info for info in recent if info.pareto_k < psis.reliable_k(info.num_draws)]):
         return False
-    shares = [info.ess_share for info in last]
-    # Proposals differ little by now: a round with far fewer effective draws has met what the others have not.
-    if min(shares) < tuning.answer.fallen_ess * max(shares):
+    # A round with far fewer effective draws than one before it has met what that one has not.
+    shares = np.array([info.ess_share for info in last])
+    if np.any(shares < tuning.answer.fallen_ess * np.maximum.accumulate(shares)):
         return False
     now = last[-1]
     return all(
-        abs(info.log_evidence - now.log_evidence) < STEADY_ERRORS * np.hypot(info.log_evidence_se, now.log_evidence_se)
+        abs(info.log_evidence - now.log_evidence)
+        < max(STEADY_ERRORS * np.hypot(info.log_evidence_se, now.log_evidence_se), SMALLEST_RISE)
         for info in last
     )
 
 
-def _is_rising(history: tuple[RoundInfo, ...]) -> bool:
+def _is_rising(history: Sequence[RoundInfo | Measurement]) -> bool:
     """Whether the evidence of the rounds has a trend: each may agree with the next, while all of them climb."""
     value, error = (np.array([getattr(info, name) for info in history]) for name in ("log_evidence", "log_evidence_se"))
     inside = np.isfinite(value) & np.isfinite(error)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+from collections.abc import Callable
 
 import numpy as np
 
@@ -74,6 +75,10 @@ class Context:
         The numbers.
     goal
         Effective draws of the pool that are enough (:mod:`klover.refinement.thrift`); None where evaluations are cheap.
+    has_usual_search
+        Whether the last search is the usual one although there is a goal.
+    tell
+        Told what is being done, in words.
     """
 
     generator: np.random.Generator
@@ -82,6 +87,8 @@ class Context:
     family: Family = Family("student")
     tuning: Tuning = Tuning()
     goal: int | None = None
+    has_usual_search: bool = False
+    tell: Callable[[str], None] = lambda doing: None
 
     @property
     def dim(self) -> int:
@@ -91,18 +98,20 @@ class Context:
     @property
     def rules(self) -> Rules:
         """How mixtures may grow."""
-        return Rules(self.max_components, self.family.is_df_fitted, self.tuning.growth)
+        return Rules(self.max_components, self.family.is_df_fitted, self.tuning.growth, self.evaluator.check_clock)
 
     @property
     def num_fitted(self) -> int:
         """Draws that a mixture is fitted to; a comb leaves out the rest."""
         rounds = self.tuning.rounds
-        return max(rounds.fitted_draws, int(rounds.fitted_per_parameter * num_parameters(self.dim)))
+        # Where covariances are diagonal a component has but 2d parameters.
+        num = num_parameters(self.dim) if self.dim <= self.tuning.search.full_dim else 2 * self.dim
+        return max(rounds.fitted_draws, int(rounds.fitted_per_parameter * num))
 
     @property
     def num_warped(self) -> int:
         """The same of a warp, which has more parameters."""
-        return int(np.clip(4 * self.num_fitted, self.num_fitted, 2 * self.tuning.rounds.most_draws))
+        return int(np.clip(4 * self.num_fitted, self.num_fitted, self.tuning.rounds.most_draws))
 
     @property
     def region(self) -> Region:
@@ -118,6 +127,12 @@ class Context:
     def can_warp(self) -> bool:
         """Whether there are warps: one coordinate has nobody to depend on, of very many there are too few draws."""
         return 1 < self.dim <= self.tuning.search.full_dim and self.family.covariance == "full"
+
+    @property
+    def can_whiten(self) -> bool:
+        """Whether locations and covariances come from scores: draws would not tell so many (:mod:`~.whitening`)."""
+        is_large = self.dim > self.tuning.search.full_dim and self.family.covariance == "full"
+        return is_large and self.evaluator.has_gradient and self.goal is None
 
     @property
     def can_escalate(self) -> bool:
@@ -163,6 +178,9 @@ class State:
         How often the work went on after an answer that was not good enough.
     num_blind
         Rounds that did not know of parts that were found after them: a thrifty answer does without their draws.
+    design
+        Points with log densities that a surrogate is fitted to, beside the pool (:mod:`klover.refinement.surrogate`);
+        None where there is no surrogate.
     is_done
         Whether the mixture is as good as it will get.
     history
@@ -189,5 +207,6 @@ class State:
     num_stale: int = 0
     num_returns: int = 0
     num_blind: int = 0
+    design: Sample | None = None
     is_done: bool = False
     history: tuple[RoundInfo, ...] = ()

@@ -8,8 +8,7 @@ and the move is accepted with probability
 
 The number k is an auxiliary variable that is held during the move, so the kernel is exact. The power 0.1 matters: with
 the plain responsibilities (power 1) a move that leaves its component is rejected, and particles never travel along a
-curved ridge. Half of the moves have steps shrunk at random, down to 1/30, which enter narrow necks. Without gradients
-the trajectory is one random-walk step.
+curved ridge. Without gradients the trajectory is one random-walk step.
 """
 
 import dataclasses
@@ -157,19 +156,14 @@ def move(
     num_moves: int | None = None,
     num_leapfrogs: int | None = None,
 ) -> Particles:
-    """Move every particle; the kernel leaves the bridge's density (the target's, without one) as it is.
-
-    Every second move has its steps shrunk at random, to enter narrow necks, and adapts nothing.
-    """
+    """Move every particle; the kernel leaves the bridge's density (the target's, without one) as it is."""
     bridge = bridge or Bridge()
     goal = tuning.acceptance if evaluator.has_gradient else RANDOM_WALK_ACCEPTANCE
     found = (*bridge(particles), particles)
-    for turn in range(tuning.num_moves if num_moves is None else num_moves):
-        step, is_small = found[2].step, turn % 2 == 1
-        num = num_leapfrogs or tuning.num_leapfrogs
-        found, rate = _move_once(generator, evaluator, kernel, found, tuning, bridge, num, is_small)
-        step = step if is_small else float(adapt(step, rate, goal))
-        found = (*found[:2], dataclasses.replace(found[2], step=step))
+    for _ in range(tuning.num_moves if num_moves is None else num_moves):
+        step, num = found[2].step, num_leapfrogs or tuning.num_leapfrogs
+        found, rate = _move_once(generator, evaluator, kernel, found, tuning, bridge, num)
+        found = (*found[:2], dataclasses.replace(found[2], step=float(adapt(step, rate, goal))))
     return found[2]
 
 
@@ -181,7 +175,6 @@ def _move_once(
     tuning: Moves,
     bridge: Bridge,
     num_leapfrogs: int,
-    is_small: bool,
 ) -> tuple[Found, Scalar]:
     """Move every particle along one trajectory; return where they are, and the rate of acceptance."""
     log_density, slope, particles = found
@@ -191,8 +184,6 @@ def _move_once(
     metric = kernel.components.spread.gather(slot)
     noise = generator.standard_normal(x.shape)
     size = particles.step * np.exp(tuning.step_jitter * generator.standard_normal((num, 1)))
-    if is_small:
-        size = size * 10 ** -generator.uniform(0, tuning.shrinkage, (num, 1))
 
     def evaluate(points):
         placed = place(evaluator, points, particles.step)

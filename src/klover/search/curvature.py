@@ -16,6 +16,8 @@ SMALLEST_EIGENVALUE = 1e-6
 FIRST_STEP, STEP = 1e-4, 1e-3
 """Steps of the differences: first a guess, relative to the coordinate; then in units of its own length."""
 LARGEST_CURVATURE = 1e100
+BLOCK = 256
+"""Axes whose differences are taken at once where no matrix is kept."""
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -38,6 +40,35 @@ def precision(function: ValueAndGradient, x: Float[np.ndarray, " dim"]) -> Float
             break
         step = better
     return 0.5 * (hessian + hessian.T)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def diagonal_precision(function: ValueAndGradient, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:
+    """Diagonal of the negative Hessian at a point: the same differences, of which no matrix is kept."""
+    if isinstance(function, ByValues):
+        return np.diagonal(function.precision(x))
+    step = FIRST_STEP * (1 + np.abs(x))
+    diagonal = np.ones(len(x))
+    for _ in range(2):
+        parts = [_falls(function, x, step, axes) for axes in np.array_split(np.arange(len(x)), -(-len(x) // BLOCK))]
+        diagonal = np.clip(np.nan_to_num(np.concatenate(parts)), -LARGEST_CURVATURE, LARGEST_CURVATURE)
+        size = np.abs(diagonal)
+        better = np.where(size > 0, STEP / np.sqrt(np.where(size > 0, size, 1.0)), step)
+        if np.all((better < 30 * step) & (better > step / 30)):
+            break
+        step = better
+    return diagonal
+
+
+def _falls(
+    function: ValueAndGradient, x: Float[np.ndarray, " dim"], step: Float[np.ndarray, " dim"], axes: np.ndarray
+) -> Float[np.ndarray, " some"]:
+    """By how much the slope along some axes falls, for a unit of each."""
+    shift = np.zeros((len(axes), len(x)))
+    shift[np.arange(len(axes)), axes] = step[axes]
+    _, gradient = function(np.concatenate([x + shift, x - shift]))
+    own = gradient[np.arange(2 * len(axes)), np.tile(axes, 2)]
+    return (own[len(axes) :] - own[: len(axes)]) / (2 * step[axes])
 
 
 def scaled_eigen(
@@ -71,21 +102,20 @@ def local_covariance(
     function: ValueAndGradient, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"], tuning: Search
 ) -> Float[np.ndarray, "dim *dim"]:
     """Covariance that the curvature at a top suggests; in many dimensions the variances alone."""
-    found = precision(function, top)
     if len(top) <= tuning.full_dim:
-        return np.asarray(covariance(found, ceiling))
-    return np.minimum(1 / np.maximum(np.abs(np.diagonal(found)), 1e-300), ceiling)
+        return np.asarray(covariance(precision(function, top), ceiling))
+    return np.minimum(1 / np.maximum(np.abs(diagonal_precision(function, top)), 1e-300), ceiling)
 
 
 def log_volume(
     function: ValueAndGradient, top: Float[np.ndarray, " dim"], ceiling: Float[np.ndarray, " dim"], tuning: Search
 ) -> float:
     """Log mass around a top over the density there, by Laplace; unlike a covariance's determinant, without a floor."""
-    found = precision(function, top)
-    if len(top) > tuning.full_dim:
-        found = np.diag(np.diagonal(found))
     # The ceiling's own precision is added, which a curved direction does not feel, and a flat one is bounded by.
-    scale, values, _ = scaled_eigen(found + np.diag(1 / ceiling), 1 / ceiling)
+    if len(top) > tuning.full_dim:
+        found = np.maximum(np.abs(diagonal_precision(function, top) + 1 / ceiling), 1 / ceiling)
+        return float(0.5 * np.sum(np.log(2 * np.pi / found)))
+    scale, values, _ = scaled_eigen(precision(function, top) + np.diag(1 / ceiling), 1 / ceiling)
     return float(0.5 * np.sum(np.log(2 * np.pi / values)) - np.sum(np.log(scale)))
 
 

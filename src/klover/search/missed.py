@@ -8,16 +8,18 @@ around the known centres (:mod:`klover.search.ladder`). This is a search, not a 
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
+from klover.base.linalg import divided, times
 from klover.base.shapes import AnyArray, Float
 from klover.importance import ratios
 from klover.mixtures.mixture import Mixture
 from klover.search.climb import ValueAndGradient, climb
 from klover.search.curvature import local_covariance, log_volume
 from klover.search.envelope import LARGEST_MISS, MASS, smallest_scale
-from klover.search.ladder import find_scale
+from klover.search.ladder import TOO_LOW, find_scale
 from klover.search.modes import resolution_of
 from klover.search.recall import Part
 from klover.search.region import Region
@@ -31,6 +33,8 @@ FEWEST_RADIAL = 10
 """Draws of the ladder for each dimension, and for one more."""
 SAME_TOP = 0.1
 """Whitened distance below which two climbs have ended on one top."""
+EVEN = 0.9
+"""Ratio of the widths of known modes above which they are alike: fits do not tell widths any better."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +42,8 @@ class Effort:
     """How hard to look: starts and climbs on each rung, climbs from heavy draws, draws of the ladder.
 
     A thrifty one looks at heavy draws before it climbs from them, as at all other starts, and makes all draws of the
-    ladder only where the first of them have seen something.
+    ladder only where the first of them have seen something. One by values looks at slopes only where the target is ten
+    times as high as the mixture, as it is in a basin that is not known, and high enough to matter.
     """
 
     num_starts: int
@@ -46,6 +51,7 @@ class Effort:
     num_heavy: int
     num_radial: int
     is_thrifty: bool = False
+    is_by_values: bool = False
 
     @classmethod
     def of(cls, tuning: Missed, factor: float | int = 1) -> "Effort":
@@ -65,6 +71,11 @@ class Effort:
         num_heavy = max(round(share**0.5 * tuning.num_heavy), 1)
         num_radial = max(round(share * tuning.num_radial), fewest)
         return dataclasses.replace(usual, num_heavy=num_heavy, num_radial=num_radial, is_thrifty=True)
+
+    @classmethod
+    def by_values(cls, num_starts: int, num_climbs: int, num_radial: int) -> "Effort":
+        """Return an effort of few evaluations: so many climbs at the most, from all rungs together."""
+        return cls(num_starts, num_climbs, 0, num_radial, is_thrifty=True, is_by_values=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +97,9 @@ class Searched:
     recall
         Probability with which each of several known modes would have been found, had it been missed
         (:mod:`klover.search.recall`); 1 where there is but one.
+    num_modes, relative_width
+        Modes that are known, among which the starts are shared out, and the width of the narrowest of these relative to
+        the widest.
     """
 
     num_starts: int
@@ -95,11 +109,25 @@ class Searched:
     num_radial: int
     dim: int
     recall: float = 1.0
+    num_modes: int = 1
+    relative_width: float = 1.0
 
     @property
     def smallest_scale(self) -> float:
         """Relative scale from which on a further mode would have been found (:mod:`klover.search.envelope`)."""
-        return smallest_scale(self.dim, self.num_starts_a_rung, INFLATIONS)
+        return smallest_scale(self.dim, max(self.num_starts_a_rung // self.num_modes, 1), INFLATIONS)
+
+    @classmethod
+    def together(cls, passes: "Sequence[Searched]") -> "Searched":
+        """Count what several passes have searched."""
+        counts = ("num_starts", "num_climbs", "num_starts_a_rung", "num_radial")
+        total = {name: sum(getattr(each, name) for each in passes) for name in counts}
+        return dataclasses.replace(passes[0], **total)
+
+    @property
+    def is_too_coarse(self) -> bool:
+        """Whether known modes differ, and it would miss, beside the widest, one as narrow as the narrowest."""
+        return self.relative_width < min(self.smallest_scale, EVEN)
 
     def __str__(self) -> str:
         """Say what was searched, and what would have been found."""
@@ -140,7 +168,8 @@ def find_missed(
     log_evidence = float(ratios.log_evidence(log_ratio)[0])
     heaviest = np.argsort(-log_ratio)[: min(effort.num_heavy, int(np.isfinite(log_ratio).sum()))]
     with evaluator.probing():
-        tops, values, searched = find_tops(generator, evaluator, mixture, np.asarray(x)[heaviest], effort, tuning)
+        heavy = np.asarray(x)[heaviest]
+        tops, values, searched = find_tops(generator, evaluator, mixture, heavy, effort, tuning, log_evidence)
         is_suspect = values - proposal.log_prob(tops) > log_evidence + np.log(tuning.missed.least_ratio)
         parts = parts_with_mass(evaluator, mixture, tops, values, is_suspect, log_evidence, tuning)
         scale = find_scale(generator, evaluator, proposal, mixture, log_evidence, *radial, most)
@@ -155,23 +184,44 @@ def find_tops(
     heavy: Float[AnyArray, "draw dim"],
     effort: Effort,
     tuning: Tuning,
+    log_evidence: float = 0.0,
 ) -> tuple[Float[np.ndarray, "top dim"], Float[np.ndarray, " top"], Searched]:
     """Climb from the starts that the screen chooses, and from heavy draws; return tops and log densities."""
     centre, root = mixture.mean(), mixture.root()
     function = slopes(evaluator, centre, root)
     # A slope by differences costs as much as a climb of one step: then there are fewer starts.
-    num = effort.num_starts if evaluator.has_gradient else max(effort.num_starts // (2 * mixture.dim + 1), 1)
+    each = 1 if evaluator.has_gradient or effort.is_by_values else 2 * mixture.dim + 1
+    num = max(effort.num_starts // each, 1)
     region = Region(evaluator.target, tuning.search, evaluator.coordinates)
     rungs = draw_rungs(generator, region, mixture, evaluator.prior_draws(), num)
     flat = rungs.reshape(-1, mixture.dim)
-    heavy = _unknown(function, mixture, heavy, centre, root) if effort.is_thrifty else heavy
-    value, gradient = function(np.linalg.solve(root, (flat - centre).T).T)
-    scores = score(mixture, flat, np.linalg.solve(root.T, gradient.T).T)
-    chosen = lowest(scores.reshape(len(rungs), num), value.reshape(len(rungs), num), effort.num_climbs)
-    starts = np.concatenate([np.reshape([rungs[place] for place in chosen], (-1, mixture.dim)), heavy])
-    tops, values = climb(function, np.linalg.solve(root, (starts - centre).T).T, resolution=resolution_of(evaluator))
+    if effort.is_by_values:
+        starts = _suspects(evaluator.values(flat) - log_evidence, mixture, flat, tuning.missed)[: effort.num_climbs]
+        starts = _unknown(function, mixture, starts, centre, root)
+    else:
+        heavy = _unknown(function, mixture, heavy, centre, root) if effort.is_thrifty else heavy
+        value, gradient = function(divided(root, flat - centre))
+        scores = score(mixture, flat, divided(root.T, gradient))
+        chosen = lowest(scores.reshape(len(rungs), num), value.reshape(len(rungs), num), effort.num_climbs)
+        starts = np.concatenate([np.reshape([rungs[place] for place in chosen], (-1, mixture.dim)), heavy])
+    tops, values = climb(function, divided(root, starts - centre), resolution=resolution_of(evaluator))
     searched = Searched(len(flat), len(starts), num, (INFLATIONS[0], INFLATIONS[-1]), effort.num_radial, mixture.dim)
-    return np.asarray(centre + tops @ root.T), np.where(np.isfinite(values), values, -np.inf), searched
+    return np.asarray(centre + times(root, tops)), np.where(np.isfinite(values), values, -np.inf), searched
+
+
+def _suspects(
+    log_ratio: Float[np.ndarray, " start"], mixture: Mixture, x: Float[np.ndarray, "start dim"], tuning: Missed
+) -> Float[np.ndarray, "some dim"]:
+    """Return points at which the target, over the evidence, is far higher than the mixture, the worst first.
+
+    A top of that height must have a mass that counts, were it as wide as all of the mixture.
+    """
+    root = mixture.root()
+    log_scale = np.log(root).sum() if root.ndim == 1 else np.log(np.diagonal(root)).sum()
+    log_mass = log_ratio + log_scale + 0.5 * mixture.dim * np.log(2 * np.pi)
+    excess = np.where(log_mass > np.log(tuning.smallest_mode), log_ratio - mixture.log_prob(x), -np.inf)
+    worst = np.argsort(-excess)
+    return x[worst[excess[worst] > np.log(TOO_LOW)]]
 
 
 def _unknown(
@@ -179,11 +229,11 @@ def _unknown(
     mixture: Mixture,
     x: Float[AnyArray, "draw dim"],
     centre: Float[AnyArray, " dim"],
-    root: Float[AnyArray, "dim dim"],
+    root: Float[np.ndarray, "dim *dim"],
 ) -> Float[AnyArray, "some dim"]:
     """Return the points that lie in no known basin, by their slopes."""
-    value, gradient = function(np.linalg.solve(root, (x - centre).T).T)
-    scores = score(mixture, x, np.linalg.solve(root.T, gradient.T).T)
+    value, gradient = function(divided(root, x - centre))
+    scores = score(mixture, x, divided(root.T, gradient))
     return x[np.isfinite(value) & (scores < KNOWN)]
 
 
@@ -202,8 +252,9 @@ def parts_with_mass(
     The neck of a funnel is high and has no mass, as Laplace's approximation tells.
     """
     centre, root = mixture.mean(), mixture.root()
-    function, log_scale = slopes(evaluator, centre, root), np.linalg.slogdet(root)[1]
-    whitened, search = np.linalg.solve(root, (tops - centre).T).T, tuning.search
+    function = slopes(evaluator, centre, root)
+    log_scale = np.log(root).sum() if root.ndim == 1 else np.linalg.slogdet(root)[1]
+    whitened, search = divided(root, tops - centre), tuning.search
     parts, seen = [], []
     for place in np.argsort(-values).tolist():
         z = whitened[place]
@@ -214,7 +265,8 @@ def parts_with_mass(
         log_mass = values[place] + log_volume(function, z, ceiling, search) + log_scale
         if log_mass >= log_evidence + np.log(tuning.missed.smallest_mode):
             shape = local_covariance(function, z, ceiling, search)
-            shape = root @ shape @ root.T if shape.ndim == 2 else np.diagonal(root) ** 2 * shape
+            scale = root if root.ndim == 1 else np.diagonal(root)
+            shape = times(root, times(root, shape).T) if shape.ndim == 2 else scale**2 * shape
             parts.append(Part(tops[place], shape, float(log_mass)))
         if len(parts) == search.num_starts:
             break

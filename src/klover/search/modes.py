@@ -13,6 +13,7 @@ from klover.base.shapes import Float, Int
 from klover.search.climb import ValueAndGradient, climb
 from klover.search.curvature import local_covariance, precision, scaled_eigen
 from klover.search.region import Region
+from klover.targets.budget import BudgetExhausted
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Search
 
@@ -23,8 +24,10 @@ ENDLESS_BATCHES, ENDLESS_SHARE = 4, 0.8
 MOST_NEWTON_STEPS = 30
 NEWTON_GAIN = 0.01
 """A Newton step that promises less, in nats, is not taken."""
-LONG = 20
+LONG, SHORT = 20, 10
 """Steps of a climb; in whitened coordinates a concave log density takes ten."""
+REST_SHARE = 0.5
+"""Of what a budget allows after the first climb of a thrifty search, for all others."""
 RISING_TOPS, RISING_GAIN = 4, 1.0
 """Tops of a neck that are enough of them, and nats that the last Newton step to each has gained."""
 NEGLIGIBLE = 10.0
@@ -106,41 +109,75 @@ def find_modes(
     region: Region,
     tuning: Search,
     function: ValueAndGradient | None = None,
+    known: Modes | None = None,
 ) -> Modes:
     """Climb from batches of starts until few of them find a top that no other start has found.
+
+    Modes that are known already need no curvature, and are counted as the others.
 
     The function gives values and slopes of the target, if they are not to be those of the evaluator: where evaluations
     are expensive. Then the first start goes ahead, and the others climb in coordinates that its top has whitened; where
     they end on several tops, or take many steps, the target is no simple one, and there are as many starts as usual.
     """
-    cost, is_long = 1 if evaluator.has_gradient else evaluator.target.dim + 1, False
     is_thrifty, function = function is not None, function or evaluator.values_and_gradients
-    dim = evaluator.target.dim
+    dim, is_long = evaluator.target.dim, False
+    cost = (1 if evaluator.has_gradient else dim + 1) if is_thrifty else 0
     is_full = dim <= tuning.full_dim
-    modes, most = Modes.none(dim, is_full), tuning.most_modes if is_full else MOST_LARGE_MODES
-    for _ in range(tuning.most_modes):
-        starts = region.draw_starts(generator, tuning.num_starts)
-        if is_thrifty and len(modes.count) == 0:
-            tops, values = climb_target(evaluator, starts[:1], function)
-            if np.isfinite(values[0]):
-                modes = _with_top(function, region, modes, tops[0], float(values[0]), most, tuning)
-                starts = starts[1:]
-        spent = evaluator.num_evaluations
-        is_whitened = is_thrifty and not is_long and len(modes.count) > 0
-        whitening = (modes.x[0], root_of(modes.covariance[0])) if is_whitened else None
-        tops, values = climb_target(evaluator, starts, function, whitening)
-        # To a digit that rounding does not reach: a constant in log p must not choose who stands for a mode.
-        heights = np.round(values - values.max(), 6) if np.isfinite(values).any() else values
-        highest = max([*values, *modes.log_p])
-        for place in np.argsort(-heights, kind="stable"):
-            if values[place] > highest - (NEGLIGIBLE_THRIFTY if is_thrifty else NEGLIGIBLE) * (dim + 5):
-                modes = _with_top(function, region, modes, tops[place], float(values[place]), most, tuning)
-            if modes.is_neck:
-                return modes
-        is_long = is_thrifty and evaluator.num_evaluations - spent > LONG * len(starts) * cost
-        if is_thrifty and (len(modes.count) > 1 or is_long):
-            tuning = dataclasses.replace(tuning, num_starts=max(tuning.num_starts, Search().num_starts))
-        if modes.is_settled(tuning) or modes.is_endless(tuning) or len(modes.count) == most:
+    modes, most = known or Modes.none(dim, is_full), tuning.most_modes if is_full else MOST_LARGE_MODES
+    try:
+        for _ in range(tuning.most_modes):
+            starts = region.draw_starts(generator, tuning.num_starts)
+            if is_thrifty and len(modes.count) == 0:
+                tops, values = climb_target(evaluator, starts[:1], function)
+                if np.isfinite(values[0]):
+                    modes = _with_top(function, region, modes, tops[0], float(values[0]), most, tuning)
+                    starts = starts[1:]
+            num = _num_affordable(evaluator, cost, len(starts))
+            starts, is_cut = starts[:num], num < len(starts)
+            if num == 0:
+                break
+            spent = evaluator.num_evaluations
+            is_whitened = is_thrifty and not is_long and len(modes.count) > 0
+            whitening = (modes.x[0], root_of(modes.covariance[0])) if is_whitened else None
+            tops, values = climb_target(evaluator, starts, function, whitening)
+            modes = _with_tops(function, region, modes, tops, values, most, tuning, is_thrifty)
+            is_long = is_thrifty and evaluator.num_evaluations - spent > LONG * len(starts) * cost
+            if is_thrifty and (len(modes.count) > 1 or is_long):
+                tuning = dataclasses.replace(tuning, num_starts=max(tuning.num_starts, Search().num_starts))
+            is_done = modes.is_neck or modes.is_settled(tuning) or modes.is_endless(tuning)
+            if is_done or is_cut or len(modes.count) == most:
+                break
+    except BudgetExhausted:
+        # A mode that is known is worth more than all that a rest without one could find.
+        if len(modes.count) == 0:
+            raise
+    return modes
+
+
+def _num_affordable(evaluator: Evaluator, cost: int, wanted: int) -> int:
+    """Return how many starts can be climbed from, where each is expensive: a batch that is cut off finds nothing."""
+    allowed = evaluator.num_allowed
+    return wanted if cost == 0 or allowed is None else min(wanted, int(REST_SHARE * allowed) // (SHORT * cost))
+
+
+def _with_tops(
+    function: ValueAndGradient,
+    region: Region,
+    modes: Modes,
+    tops: Float[np.ndarray, "start dim"],
+    values: Float[np.ndarray, " start"],
+    most: int,
+    tuning: Search,
+    is_thrifty: bool,
+) -> Modes:
+    """Count tops with their modes, the highest first, until they turn out to be a neck."""
+    # To a digit that rounding does not reach: a constant in log p must not choose who stands for a mode.
+    heights = np.round(values - values.max(), 6) if np.isfinite(values).any() else values
+    lowest = max([*values, *modes.log_p]) - (NEGLIGIBLE_THRIFTY if is_thrifty else NEGLIGIBLE) * (tops.shape[1] + 5)
+    for place in np.argsort(-heights, kind="stable"):
+        if values[place] > lowest:
+            modes = _with_top(function, region, modes, tops[place], float(values[place]), most, tuning)
+        if modes.is_neck:
             break
     return modes
 

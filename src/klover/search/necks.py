@@ -23,6 +23,8 @@ from klover.targets.evaluator import Evaluator
 FAR = 20.0
 """Standard deviations at which the curvature across the other coordinates is compared with that at the centre."""
 LEAST_GROWTH = 10.0
+LARGEST_OTHER = 1.5
+"""The growth towards the other end of a coordinate that says how wide others are: none, but for chance."""
 LARGEST_DIM = 30
 """Beyond, a way would take thousands of gradients."""
 MOST_FOLLOWED = 2
@@ -64,6 +66,23 @@ def endless_neck(
     return None
 
 
+def scale_coordinate(
+    evaluator: Evaluator, centre: Float[np.ndarray, " dim"], scale: Float[np.ndarray, " dim"]
+) -> int | None:
+    """Return a coordinate that says how wide others are, if there is one: they narrow towards one of its ends alone.
+
+    Without gradients, and in many dimensions, none is looked for.
+    """
+    dim = len(centre)
+    if not 2 <= dim <= LARGEST_DIM or not evaluator.has_gradient or not np.all(scale > 0):
+        return None
+    with evaluator.probing():
+        growth = _growth(evaluator, centre, scale).reshape(2, dim)
+    narrowing = np.where(growth.min(0) <= LARGEST_OTHER, growth.max(0), 0.0)
+    return int(np.argmax(narrowing)) if narrowing.max() >= LEAST_GROWTH else None
+
+
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def _growth(
     evaluator: Evaluator, centre: Float[np.ndarray, " dim"], scale: Float[np.ndarray, " dim"]
 ) -> Float[np.ndarray, " end"]:

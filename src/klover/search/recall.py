@@ -23,6 +23,8 @@ from klover.search.starts import draw_rungs
 STEPS = np.linspace(0.0, 1.0, 9)
 SMALLEST_DIP = 1.0
 """Nats between two modes; skewed hills have many components."""
+FARTHEST = 2.0
+"""Standard deviations, of both together, between two components of one round hill."""
 MOST_PARTS = 12
 """The test is made with the modes of least mass, if there are more: they are the hardest to find."""
 
@@ -53,6 +55,37 @@ def modes_of(mixture: Mixture, least_share: float) -> tuple[Part, ...]:
         if share >= least_share:
             parts.append(Part(location[lead], np.asarray(shapes[lead]), float(np.log(share))))
     return tuple(sorted(parts, key=lambda part: -part.log_mass))
+
+
+def num_apart(mixture: Mixture, least_share: float) -> int:
+    """Count components, of those with this share of the mass, that lie too far apart for one round hill.
+
+    Modes that touch are one hill to :func:`modes_of`, and so is a narrow one in the flank of a wide one. The narrowest
+    are counted first: two in opposite flanks lie apart, although neither is far from the hill.
+    """
+    is_large = np.asarray(mixture.weights) >= least_share
+    location, spread = np.asarray(mixture.components.location)[is_large], mixture.components.spread
+    shape = spread.variance() if isinstance(spread, Diagonal) else spread.covariance()
+    shape = np.asarray(shape)[is_large]
+    chosen: list[int] = []
+    for one in np.argsort(np.asarray(spread.log_scale())[is_large]).tolist():
+        delta, both = location[chosen] - location[one], shape[chosen] + shape[one]
+        solved = delta / both if both.ndim == 2 else np.linalg.solve(both, delta[:, :, None])[:, :, 0]
+        if np.all(np.sum(delta * solved, axis=1) > FARTHEST**2):
+            chosen.append(one)
+    return len(chosen)
+
+
+def relative_width(parts: tuple[Part, ...]) -> float:
+    """Return the width of the narrowest part, the geometric mean of all directions, relative to the widest."""
+    if len(parts) < 2:
+        return 1.0
+    dim = len(parts[0].x)
+    log_volume = [
+        np.linalg.slogdet(part.covariance)[1] if part.covariance.ndim == 2 else np.log(part.covariance).sum()
+        for part in parts
+    ]
+    return float(np.exp((min(log_volume) - max(log_volume)) / (2 * dim)))
 
 
 def _is_linked(mixture: Mixture, location: Float[np.ndarray, "component dim"]) -> Bool[np.ndarray, "component other"]:

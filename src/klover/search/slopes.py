@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from klover.base.linalg import times
 from klover.base.shapes import Float, Point
 from klover.search.climb import ValueAndGradient
 from klover.targets.evaluator import Evaluator
@@ -10,7 +11,7 @@ STEP = 1e-3
 """Of the differences, in units of the coordinates that are searched in: a thousandth of a standard deviation."""
 
 
-def slopes(evaluator: Evaluator, centre: Point, root: Float[np.ndarray, "dim dim"]) -> ValueAndGradient:
+def slopes(evaluator: Evaluator, centre: Point, root: Float[np.ndarray, "dim *dim"]) -> ValueAndGradient:
     r"""Return values and gradients as a function of whitened coordinates z, where :math:`\theta=c+Rz`.
 
     What a mixture knows of scales and correlations saves most of the steps of a climb, and says how long differences
@@ -30,8 +31,8 @@ def slopes(evaluator: Evaluator, centre: Point, root: Float[np.ndarray, "dim dim
 
     def evaluate(z):
         if evaluator.has_gradient:
-            value, gradient = evaluator.values_and_gradients(centre + z @ root.T)
-            return value, gradient @ root
+            value, gradient = evaluator.values_and_gradients(np.asarray(centre) + times(root, z))
+            return value, times(root.T, gradient)
         return _differences(evaluator, z, centre, root)
 
     return function
@@ -42,11 +43,11 @@ def _differences(
     evaluator: Evaluator,
     z: Float[np.ndarray, "start dim"],
     centre: Point,
-    root: Float[np.ndarray, "dim dim"],
+    root: Float[np.ndarray, "dim *dim"],
 ) -> tuple[Float[np.ndarray, " start"], Float[np.ndarray, "start dim"]]:
     num, dim = z.shape
     shift = STEP * np.concatenate([np.zeros((1, dim)), np.eye(dim), -np.eye(dim)])
-    points = np.asarray(centre) + (z[:, None] + shift) @ root.T
+    points = np.asarray(centre) + times(root, z[:, None] + shift)
     values = evaluator.values(points.reshape(-1, dim)).reshape(num, 2 * dim + 1)
     gradient = (values[:, 1 : dim + 1] - values[:, dim + 1 :]) / (2 * STEP)
     return values[:, 0], np.where(np.isfinite(gradient), gradient, 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 from klover.base.shapes import Float
 from klover.targets.evaluator import Evaluator
 
-RADII = 10.0 ** np.arange(3, 10, 2)
+RADII = 10.0 ** np.arange(5, 10, 2)
 """Standard deviations from the centre."""
 FLATTEST = -0.01
 """Slope of log(r p) against log r that still is a fall: a density like 1 / (r log² r) falls more steeply."""
@@ -24,12 +24,16 @@ def endless_coordinate(
     """Return a coordinate along which the target does not fall off, if there is one."""
     dim = len(centre)
     steps = np.concatenate([np.diag(scale), -np.diag(scale)])
-    points = centre + RADII[:, None, None] * steps
     with evaluator.probing():
-        log_p = evaluator.values(np.concatenate([centre[None], points.reshape(-1, dim)]))
-    log_mass = log_p[1:].reshape(len(RADII), 2 * dim) + np.log(RADII)[:, None]
-    last = log_mass[-3:]
+        top, *far = evaluator.values(np.concatenate([centre[None], centre + RADII[-1] * steps]))
+        far = np.array(far) + np.log(RADII[-1])
+        # Nearly every target is negligible at the last radius: the others are looked at where it is not.
+        ends = np.flatnonzero(np.isfinite(far) & (far > top - NEGLIGIBLE))
+        if len(ends) == 0:
+            return None
+        near = evaluator.values((centre + RADII[:-1, None, None] * steps[ends]).reshape(-1, dim))
+    log_mass = np.concatenate([near.reshape(len(RADII) - 1, len(ends)) + np.log(RADII[:-1, None]), far[None, ends]])
     with np.errstate(invalid="ignore"):
-        is_flat = np.all(np.diff(last, axis=0) >= FLATTEST * np.diff(np.log(RADII[-3:]))[:, None], axis=0)
-    found = np.flatnonzero(np.isfinite(last).all(0) & is_flat & (last[-1] > log_p[0] - NEGLIGIBLE))
+        is_flat = np.all(np.diff(log_mass, axis=0) >= FLATTEST * np.diff(np.log(RADII))[:, None], axis=0)
+    found = ends[np.isfinite(log_mass).all(0) & is_flat]
     return int(found[0] % dim) if len(found) else None

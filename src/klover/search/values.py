@@ -41,6 +41,8 @@ class ByValues:
         resolution = float(np.finfo(evaluator.target.start.dtype).eps)
         self._step, self._is_central = resolution**0.25 * self._scale, resolution > FINE
         self._last = np.zeros((0, dim)), np.zeros(0), np.zeros((0, dim))
+        self._is_budgeted = evaluator.num_allowed is not None
+        self._curved: tuple[bytes, Float[np.ndarray, "dim dim"]] = b"", np.zeros((dim, dim))
 
     def __call__(
         self, x: Float[np.ndarray, "start dim"]
@@ -65,9 +67,14 @@ class ByValues:
         gradient = (values[:, 1 : dim + 1] - behind) / ((2 if self._is_central else 1) * self._step)
         return values[:, 0], np.where(np.isfinite(gradient), gradient, 0.0)
 
-    @np.errstate(invalid="ignore", over="ignore")
     def precision(self, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
-        """Return the negative Hessian at a point."""
+        """Return the negative Hessian at a point; where a budget counts, that of the last point is remembered."""
+        if not self._is_budgeted or self._curved[0] != x.tobytes():
+            self._curved = x.tobytes(), self._precision(x)
+        return self._curved[1]
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def _precision(self, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
         dim, top = len(x), float(self._values(x[None])[0])
         step, pair = 0.1 * self._scale, np.zeros((2, dim))
         for _ in range(MOST_TRIALS):

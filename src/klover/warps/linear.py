@@ -44,6 +44,10 @@ class Linear:
         """Return the gradient in y of a function of x and of the log determinant, given that in x."""
         return gradient @ self.inverse
 
+    def base_variance(self, variance: Point) -> Point:
+        """Return the variances of y where coordinates of x are independent and have these."""
+        return self.matrix**2 @ variance
+
 
 def decorrelate(x: Points, weight: PerDraw) -> Linear:
     """Whiten by the triangular root of the covariance: each coordinate is freed of those before it."""

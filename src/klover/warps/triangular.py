@@ -155,14 +155,22 @@ def fit_triangular(x: Points, weight: PerDraw) -> Triangular | None:
 
 
 def _signs(u: Points, rest: Points, weight: PerDraw) -> Point:
-    """Return how much each coordinate says about the squares, and the bends, of the others."""
-    size, total = np.log(rest**2 + SMALLEST_SQUARE), np.zeros(u.shape[1])
-    for lead in range(u.shape[1]):
-        bend = u - np.outer(u[:, lead], weight @ (u * u[:, [lead]]))
-        explained = _correlation(u[:, lead], size, weight) ** 2 + _correlation(u[:, lead] ** 2, bend, weight) ** 2
-        explained[lead] = 0.0
-        total[lead] = np.maximum(explained / (weight @ weight) - NOISE, 0.0).sum()
-    return total
+    r"""Return how much each coordinate says about the squares, and the bends, of the others.
+
+    With c the covariance of u, the squared correlations of :math:`u_i` with :math:`\log r_j^2`, where r is the rest,
+    and of :math:`u_i^2` with :math:`u_j-c_{ij}u_i`, what i leaves of j: a few products of matrices for all pairs.
+    """
+    size, square = np.log(rest**2 + SMALLEST_SQUARE), u**2
+    u, size, square = u - weight @ u, size - weight @ size, square - weight @ square
+    weighted = weight[:, None] * u
+    covariance, with_size, with_square = u.T @ weighted, weighted.T @ size, square.T @ weighted
+    variance, of_size, of_square = np.diagonal(covariance), weight @ size**2, weight @ square**2
+    bent = with_square - covariance * np.diagonal(with_square)[:, None]
+    left = variance + covariance**2 * (variance[:, None] - 2)
+    explained = with_size**2 / np.maximum(variance[:, None] * of_size, 1e-30)
+    explained += bent**2 / np.maximum(of_square[:, None] * left, 1e-30)
+    explained = explained * (1 - np.eye(len(variance)))
+    return np.maximum(explained / (weight @ weight) - NOISE, 0.0).sum(1)
 
 
 def _companions(x: Points, weight: PerDraw, lead: int) -> list[int]:
@@ -185,11 +193,6 @@ def _companions(x: Points, weight: PerDraw, lead: int) -> list[int]:
     total = gain.sum(1)
     best = int(np.argmax(total))
     return [best] if total[best] > COMPANY * (len(scale) - 2) else []
-
-
-def _correlation(one: PerDraw, many: Points, weight: PerDraw) -> Point:
-    one, many = one - weight @ one, many - weight @ many
-    return (weight * one) @ many / np.sqrt(np.maximum((weight @ one**2) * (weight @ many**2), 1e-30))
 
 
 def _fit(x: Points, weight: PerDraw, leads: list[int]) -> Triangular:

@@ -8,13 +8,16 @@ import jax.numpy as jnp
 from klover.base.arrays import namespace, over_blocks
 from klover.base.shapes import PerDraw, Points, record, static
 from klover.warps.linear import Linear, decorrelate, separate
+from klover.warps.low_rank import LowRankLinear
 from klover.warps.marginal import Marginal, fit_marginal
 from klover.warps.triangular import Triangular, fit_triangular
 
-Layer: TypeAlias = Linear | Marginal | Triangular
+Layer: TypeAlias = Linear | LowRankLinear | Marginal | Triangular
 
 KINDS = ("correlated", "independent", "led")
 """Marginal warps of decorrelated coordinates, of independent ones, and of what a few leads have freed the others of."""
+WHITENED = "whitened"
+"""The kind of a linear warp that scores have given, in many dimensions (:mod:`klover.refinement.whitening`)."""
 
 
 @record
@@ -47,6 +50,11 @@ class Warp:
             return of_block(x)
         y, log_det = zip(*over_blocks(of_block, x), strict=True)
         return xp.concatenate(y), xp.concatenate(log_det)
+
+    @property
+    def is_bent(self) -> bool:
+        """Whether it is fitted to draws, and more than linear."""
+        return self.kind != WHITENED
 
     @property
     def num_leads(self) -> int:

@@ -8,6 +8,7 @@ from klover.base.checks import check_points
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, PerComponent, PerDraw, Points, Weights, record
 from klover.mixtures.mixture import Mixture
 from klover.warps.linear import Linear
+from klover.warps.low_rank import LowRankLinear
 from klover.warps.marginal import Marginal
 from klover.warps.triangular import Triangular
 from klover.warps.warp import Warp
@@ -77,7 +78,7 @@ class WarpedMixture:
         return x, log_q - log_det
 
 
-RECORDS = (Linear, Marginal, Triangular, Warp, WarpedMixture)
+RECORDS = (Linear, LowRankLinear, Marginal, Triangular, Warp, WarpedMixture)
 """What a file may hold of a warp."""
 Proposal = Mixture | WarpedMixture
 """What draws can come from."""
@@ -86,13 +87,6 @@ Proposal = Mixture | WarpedMixture
 def unwarped(proposal: Proposal) -> Mixture:
     """Return the mixture of base coordinates of a proposal."""
     return proposal.mixture if isinstance(proposal, WarpedMixture) else proposal
-
-
-def is_behind(proposal: Proposal, warp: Warp | None) -> bool:
-    """Whether a proposal has the coordinates of a warp."""
-    own = proposal.warp if isinstance(proposal, WarpedMixture) else None
-    leaves = jax.tree.leaves(own), jax.tree.leaves(warp)
-    return len(leaves[0]) == len(leaves[1]) and all(one is other for one, other in zip(*leaves, strict=True))
 
 
 def behind(mixture: Mixture, warp: Warp | None) -> Proposal:
