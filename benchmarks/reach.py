@@ -1,14 +1,17 @@
-r"""Hierarchies, funnels and skewed products in 20 to 100 dimensions: `klover.refine` with its defaults.
+r"""Hierarchies, funnels and skewed products in 4 to 100 dimensions: `klover.refine` with its defaults.
 
-    python -m benchmarks reach [--targets centred30,funnel20] [--seeds 5] [--progress]
+    python -m benchmarks reach [--targets centred30,funnel20] [--seeds 5] [--progress] [--out goals.jsonl]
 
 A hierarchy is a regression like that of radon in houses: :math:`y_i\sim\mathrm N(a_{j(i)}+bx_i,\sigma^2)` with
 :math:`a_j\sim\mathrm N(\mu,\tau^2)`, ten rows a group on average, some groups with one. Given τ and σ the rest is
 Gaussian, so that evidence and moments are a quadrature over two coordinates. ``centred/60/7`` is a centred one with 60
-groups and the seventh set of data: tune on such, and report those that have names.
+groups and the seventh set of data: tune on such, and report those that have names. Names of the suite are known, too.
+With ``--out`` every run is a line of JSON at the end of a file.
 """
 
 import argparse
+import json
+import pathlib
 import time
 from functools import partial
 
@@ -19,6 +22,7 @@ from jax.scipy.stats import norm
 from scipy.special import logsumexp
 
 import klover
+from benchmarks.targets import PROBLEMS as SUITE
 from benchmarks.targets import Problem, _log_normal
 
 PRIOR_SD, TAU_SCALE, SIGMA_SCALE = 5.0, 1.0, 2.0
@@ -27,15 +31,20 @@ TRUTH = {"mu": 1.3, "slope": -0.6, "tau": 0.3, "sigma": 0.75}
 NUM_NODES = 241
 
 
-def hierarchy(num_groups: int, is_centred: bool, data: int = 0, has_slope: bool = True) -> Problem:
-    """Return a hierarchy and its exact answer; parameters are μ, log τ, log σ, b and the groups'."""
+def make_data(num_groups: int, data: int = 0, has_slope: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows' groups, features and values."""
     generator = np.random.default_rng([data, num_groups])
     share = generator.dirichlet(np.ones(num_groups))
     count = 1 + generator.multinomial(9 * num_groups, share)
     group = np.repeat(np.arange(num_groups), count)
     feature = generator.binomial(1, 0.3, len(group)).astype(float) if has_slope else np.zeros(len(group))
     own = generator.normal(TRUTH["mu"], TRUTH["tau"], num_groups)
-    y = generator.normal(own[group] + TRUTH["slope"] * feature, TRUTH["sigma"])
+    return group, feature, generator.normal(own[group] + TRUTH["slope"] * feature, TRUTH["sigma"])
+
+
+def hierarchy(num_groups: int, is_centred: bool, data: int = 0, has_slope: bool = True) -> Problem:
+    """Return a hierarchy and its exact answer; parameters are μ, log τ, log σ, b and the groups'."""
+    group, feature, y = make_data(num_groups, data, has_slope)
 
     def logdensity(x):
         mu, log_tau, log_sigma = x[:3]
@@ -208,7 +217,7 @@ PROBLEMS = {
 def problem_of(name: str) -> Problem:
     """Return a target by its name, or a hierarchy or a product by its kind, its size and its data."""
     if "/" not in name:
-        return PROBLEMS[name]()
+        return PROBLEMS[name]() if name in PROBLEMS else SUITE[name]()
     kind, size, data = name.split("/")
     makers = {
         "centred": partial(hierarchy, is_centred=True),
@@ -221,23 +230,22 @@ def problem_of(name: str) -> Problem:
     return makers[kind](int(size), data=int(data))
 
 
-def run(name: str, seed: int, progress: bool) -> None:
-    """Refine one target with one key, and print how far it is from the truth."""
+def run(name: str, seed: int, progress: bool) -> dict:
+    """Refine one target with one key; return how far it is from the truth, and what it took."""
     problem = problem_of(name)
     started, busy = time.perf_counter(), time.process_time()
     fit = klover.refine(seed, problem.target, progress=progress)
-    seconds, busy = time.perf_counter() - started, time.process_time() - busy
-    words = [f"{name:<18} key {seed}  {fit.verdict.status.name.lower():<20}"]
-    words.append(f"ESS {fit.ess / fit.draws.num_draws:6.1%}  k̂ {fit.pareto_k:5.2f}")
-    if problem.log_evidence is None or problem.mean is None or problem.sd is None:
-        words.append(f"log Z {fit.log_evidence:.2f} ± {fit.log_evidence_se:.3f}")
-    else:
-        error = fit.log_evidence - problem.log_evidence
+    row = {"target": name, "seed": seed, "verdict": fit.verdict.status.name.lower(), "kind": fit.draws.kind}
+    row |= {"ess_share": fit.ess / fit.draws.num_draws, "pareto_k": fit.pareto_k, "num_draws": fit.draws.num_draws}
+    row |= {"log_evidence": fit.log_evidence, "log_evidence_se": fit.log_evidence_se}
+    if problem.log_evidence is not None:
+        row["log_evidence_error"] = fit.log_evidence - problem.log_evidence
+    if problem.mean is not None and problem.sd is not None:
         weight = np.exp(np.asarray(fit.draws.log_weight))
-        worst = np.max(np.abs(weight @ np.asarray(fit.draws.x) - problem.mean) / problem.sd)
-        words.append(f"log Z {error:+.3f} ± {fit.log_evidence_se:.3f}  worst mean {worst:.2f} sd")
-    words.append(f"{fit.num_evaluations:>9,} evaluations  {seconds:5.0f} s ({busy:.0f} of one core)")
-    print("  ".join(words), flush=True)
+        row["worst_mean"] = np.max(np.abs(weight @ np.asarray(fit.draws.x) - problem.mean) / problem.sd)
+    row |= {"evaluations": fit.num_evaluations, "cpu_seconds": time.process_time() - busy}
+    row |= {"wall_seconds": time.perf_counter() - started}
+    return {key: value if isinstance(value, str | int) else float(value) for key, value in row.items()}
 
 
 def main() -> None:
@@ -245,11 +253,17 @@ def main() -> None:
     parser.add_argument("--targets", default=",".join(PROBLEMS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--progress", action="store_true")
+    parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     for name in options.targets.split(","):
         for seed in range(options.seeds):
-            run(name, seed, options.progress)
+            row = run(name, seed, options.progress)
+            words = (f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items())
+            print("  ".join(words), flush=True)
+            if options.out is not None:
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

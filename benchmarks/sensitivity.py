@@ -42,6 +42,19 @@ def build(name):
         return lambda x: jax.nn.logsumexp(jnp.stack([normal(x, a, s * jnp.ones(len(a))) + m for a, s, m in parts]))
 
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(6, 6)))[0]
+    scale = np.geomspace(0.1, 10.0, 150)
+    wide = scale[:, None] * np.random.default_rng(2).normal(size=(150, 3))
+    covariance = np.diag(scale**2) + wide @ wide.T
+    precision, log_det = np.linalg.inv(covariance), np.linalg.slogdet(2 * np.pi * covariance)[1]
+
+    def neck(x):
+        return normal(x[0], 0.0, 2.0 * jnp.ones(())) + normal(x[1:], 0.0, jnp.exp(0.7 * x[0]) * jnp.ones(7))
+
+    def groups(x):
+        """A centred hierarchy without data: a mean, a log scale, and groups."""
+        scales = jnp.array([3.0, 1.5])
+        return normal(x[:2], 0.0, scales) + normal(x[2:], x[0], jnp.exp(x[1]) * jnp.ones(18))
+
     densities = {
         "skewed6": (lambda x: jnp.sum(3 * (turn @ x) - jnp.exp(turn @ x)) - 6 * math.lgamma(3), 6),
         "student8": (lambda x: -5.5 * jnp.log1p(x @ x / 3), 8),
@@ -52,6 +65,9 @@ def build(name):
         "halo4": (mixture([(np.zeros(4), 1.0, 0.5), (np.zeros(4), 6.0, 0.5)]), 4),
         "skewed24": (lambda x: jnp.sum(3 * x - jnp.exp(x)) - 24 * math.lgamma(3), 24),
         "wide25": (lambda x: normal(x, 1.0, jnp.geomspace(0.01, 100.0, 25)), 25),
+        "neck8": (neck, 8),
+        "groups20": (groups, 20),
+        "scales150": (lambda x: -0.5 * (x - 1) @ precision @ (x - 1) - 0.5 * log_det, 150),
     }
     function, dim = densities[name]
     student = 0.5 * 8 * math.log(3 * math.pi) + math.lgamma(1.5) - math.lgamma(5.5)
@@ -60,6 +76,8 @@ def build(name):
 
 
 TARGETS = ("skewed6", "student8", "three5", "ridge3", "neck4", "corner3", "halo4", "skewed24", "wide25")
+TARGETS += ("neck8", "groups20", "scales150")
+"""The last three need a warp, chains with a lead to follow, and a whitening; the ridge is explored with some keys."""
 
 
 def numbers() -> dict[str, object]:

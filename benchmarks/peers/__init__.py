@@ -23,6 +23,8 @@ MODULES = {
     "pypmc": "pypmc_pmc",
     "nautilus": "nautilus_nested",
     "dynesty": "dynesty_nested",
+    "pyvbmc": "pyvbmc_variational",
+    "gpry": "gpry_surrogate",
 }
 
 
