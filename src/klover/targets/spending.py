@@ -4,7 +4,15 @@ import contextlib
 import time
 from collections.abc import Iterator
 
+import numpy as np
+
+from klover.base.shapes import Float
 from klover.targets.budget import Allowance, Bound, BudgetExhausted, Work
+
+
+def clocks() -> Float[np.ndarray, " clock"]:
+    """Return the seconds on the clock, and those of this process's cores."""
+    return np.array([time.perf_counter(), time.process_time()])
 
 
 class Spending:
@@ -21,20 +29,30 @@ class Spending:
     def __init__(self, allowance: Allowance, bound: Bound):
         self._allowance, self._bound = allowance, bound
         self.num_evaluations = self.num_nan = self.num_infinite = self.num_raised = 0
-        self.seconds = self._seconds_outside = 0.0
-        self._evaluating_since: float | None = None
-        self._began = time.perf_counter()
+        self._seconds_outside = 0.0
+        self._evaluated, self._evaluating_since = np.zeros(2), None
+        self._began = clocks()
 
     @property
     def elapsed(self) -> float:
         """Seconds since the evaluator was made."""
-        return time.perf_counter() - self._began
+        return float((clocks() - self._began)[0])
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of evaluations, and compilations for them, that have ended."""
+        return float(self._evaluated[0])
 
     @property
     def own_seconds(self) -> float:
-        """Seconds of all work beside evaluations, and compilations for them."""
-        running = 0.0 if self._evaluating_since is None else time.perf_counter() - self._evaluating_since
-        return self.elapsed - self.seconds - running
+        """Seconds of all other work."""
+        return float(self._own[0])
+
+    @property
+    def _own(self) -> Float[np.ndarray, " clock"]:
+        now = clocks()
+        running = 0.0 if self._evaluating_since is None else now - self._evaluating_since
+        return now - self._began - self._evaluated - running
 
     @property
     def is_bound_reached(self) -> bool:
@@ -47,11 +65,11 @@ class Spending:
         if self._evaluating_since is not None:
             yield
             return
-        self._evaluating_since = time.perf_counter()
+        self._evaluating_since = clocks()
         try:
             yield
         finally:
-            self.seconds += time.perf_counter() - self._evaluating_since
+            self._evaluated += clocks() - self._evaluating_since
             self._evaluating_since = None
 
     @property
@@ -85,7 +103,8 @@ class Spending:
 
     @property
     def _work(self) -> Work:
-        return self.num_evaluations, self.own_seconds
+        # A machine that is busy with something else shall not end a fit: then the cores' seconds are the fewer.
+        return self.num_evaluations, float(self._own.min())
 
     @contextlib.contextmanager
     def part(self, share: float) -> Iterator[None]:
