@@ -8,7 +8,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint check-format check-rules check-types check-layers check-spelling check-install \
-  bench format clean
+  check-site bench docs format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ check-spelling: .venv/.stamp-lint
 check-install: .venv/.stamp-lint .venv/.stamp-test  ## build and install the package as a user would
 	scripts/check_install.sh
 
+docs: .venv/.stamp-docs  ## build the site in docs/_build/html; what has not changed is not run again
+	$(BIN)/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+
+check-site: docs .venv/.stamp-test  ## build the site, and look at it in a browser (Debian's chromium and chromium-driver)
+	$(TEST) -n 0 -m "" tests/docs
+
 bench: .venv/.stamp-demo  ## measure the time to import, or what RUN="suite --seeds 1" names
 	$(BIN)/python -m benchmarks $(or $(RUN),import_time)
 
@@ -50,7 +56,7 @@ format: .venv/.stamp-lint  ## rewrite the code in the house format
 	$(BIN)/ruff format
 
 clean:  ## remove caches and build results; .venv stays
-	rm -rf build dist .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis
+	rm -rf build dist docs/_build .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis
 	find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip comes last when an environment is made, so an interrupted one is made again. Order only: its date says nothing.
@@ -66,6 +72,10 @@ $(BIN)/pip:
 
 .venv/.stamp-test: $(REQUIREMENTS) | $(BIN)/pip
 	$(INSTALL) '.[paper,test]'
+	@touch $@ .venv/.stamp-demo
+
+.venv/.stamp-docs: $(REQUIREMENTS) | $(BIN)/pip
+	$(INSTALL) '.[paper,docs]'
 	@touch $@ .venv/.stamp-demo
 
 .venv/.stamp-lint: $(REQUIREMENTS) | $(BIN)/pip

@@ -1,7 +1,7 @@
 """Import every module of an installed klover, and every library that its extras name; the folder of it is the argument.
 
-What the extras `bench`, `dev` and `test` add is for work on klover itself, and is left out; so is `mpi`, which needs an
-MPI library on the machine.
+What the extras `bench`, `dev`, `docs` and `test` add is for work on klover itself, and is left out; so is `mpi`, which
+needs an MPI library on the machine.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 import klover
 
-LEFT_OUT = ("bench", "dev", "mpi", "test")
+LEFT_OUT = ("bench", "dev", "docs", "mpi", "test")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""``sampler="klover"`` in bilby, which finds :class:`Klover` by the entry point ``bilby.samplers`` of this package."""
+"""``sampler="klover"`` in bilby, which finds ``Klover`` by the entry point ``bilby.samplers`` of this package."""
 
 import os
 from typing import Any

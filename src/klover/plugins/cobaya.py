@@ -1,4 +1,4 @@
-"""``sampler: klover:`` in Cobaya, which asks the package of that name for :func:`get_cobaya_class`.
+"""``sampler: klover:`` in Cobaya, which asks the package of that name for ``get_cobaya_class``.
 
 The options and their defaults are in ``cobaya.yaml`` beside this file, where Cobaya reads them.
 """

@@ -107,7 +107,8 @@ def compare(
     prior
         Prior probabilities of the models by name, up to a common factor; all the same by default.
     loo
-        Leave-one-out results of the models by name, as :func:`stacking_weights` takes them: for stacking weights.
+        Leave-one-out results of the models by name, as :func:`~klover.results.comparison.stacking_weights` takes them:
+        for stacking weights.
 
     Raises
     ------
