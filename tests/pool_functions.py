@@ -51,6 +51,10 @@ def square(item):
     return item**2
 
 
+def kind_of(array):
+    return array.dtype.name
+
+
 class Awkward(Exception):
     """An error that cannot be pickled."""
 

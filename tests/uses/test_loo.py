@@ -8,7 +8,7 @@ import pytest
 import klover
 from helpers import compilations, needs
 from klover import Target
-from klover.uses.left_out import pointwise, without
+from klover.uses.left_out import Refits, pointwise, without
 
 NUM, DIM, PRIOR = 30, 3, 1 / 9
 GROUPS = np.arange(NUM) % 5
@@ -77,6 +77,20 @@ def test_groups_are_left_out_together_and_rows_of_folds_are_predicted_one_by_one
     truth = [predictive(next(fold for fold in folds if row in fold), row) for row in range(NUM)]
     check_against(found, np.array(truth))
     assert any(len(fits) == 2 for fits in found.refits.values())
+
+
+def test_refits_on_a_pool_are_those_of_this_process(fit):
+    sets = {0: np.array([0]), 4: np.arange(9)}
+    here, there = (Refits(fit, pointwise(fit.target, rows), NUM, 1, 400, pool)(sets) for pool in (None, 1))
+    for number, left in sets.items():
+        np.testing.assert_array_equal(there[number].draws.log_ratio, here[number].draws.log_ratio)
+        draws = there[number].draws
+        expected = fit.target.log_prob(draws.x[:9]) - jax.vmap(rows)(draws.x[:9])[:, left].sum(axis=1)
+        np.testing.assert_allclose(there[number].target.log_prob(draws.x[:9]), expected)
+    with pytest.raises(TypeError, match="pool must be"):
+        fit.loo(rows, pool="two")
+    with pytest.raises(TypeError, match="pool must be"):
+        fit.kfold(2, rows, pool="two")
 
 
 def test_one_program_serves_all_rows(fit):

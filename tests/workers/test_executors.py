@@ -5,6 +5,8 @@ import functools
 import multiprocessing
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,8 +14,8 @@ from helpers import needs
 from klover.workers.crew import connect
 from klover.workers.errors import PoolGone, Refused
 from klover.workers.parcel import Job
-from klover.workers.work import OnPoints
-from pool_functions import POISON, bell, poisoned
+from klover.workers.work import OnItems, OnPoints
+from pool_functions import POISON, bell, kind_of, poisoned
 
 
 def points(num):
@@ -58,6 +60,16 @@ def test_another_version_of_the_function_is_refused(change, words):
     job.__dict__["parcel"] = job.parcel._replace(key=words, **change)
     with concurrent.futures.ThreadPoolExecutor(1) as executor, pytest.raises(Refused, match=words):
         collect(connect(executor), job, points(3))
+
+
+@pytest.mark.parametrize("is_double", [True, False])
+def test_arrays_of_jax_have_the_precision_they_are_sent_in(is_double):
+    job = Job("kind", OnItems(kind_of), is_double=is_double)
+    found = {}
+    with concurrent.futures.ThreadPoolExecutor(1) as executor, jax.enable_x64(True):
+        tasks = [jnp.ones(2, "float64"), jnp.ones(2, "float32")]
+        connect(executor).run(job, tasks, lambda at, values, _: found.update(zip(at.tolist(), values, strict=True)))
+    assert found == {0: "float64" if is_double else "float32", 1: "float32"}
 
 
 def test_a_point_that_hangs_in_the_only_worker_of_an_executor_ends_the_work(monkeypatch):

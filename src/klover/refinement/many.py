@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import math
-import numbers
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from klover.refinement.lines import ERROR, FitLine, LinesFile, digest
 from klover.refinement.refine import check_counts, refine
 from klover.results.fit import Fit
 from klover.targets.budget import check_budget
-from klover.targets.cores import num_cores
+from klover.targets.cores import threads_each
 from klover.targets.target import Target
 from klover.tuning import Tuning
 from klover.verdict.status import Status
@@ -108,8 +107,7 @@ def map_fits(
     work = FitOne(
         function, np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key)), options, is_double, folder
     )
-    num_threads = num_cores() // max(int(pool), 1) if isinstance(pool, numbers.Integral) else 1
-    workers = connect(pool, timeout, max(num_threads, 1))
+    workers = connect(pool, timeout, threads_each(pool))
     try:
         if out is None:
             return _run(workers, work, items, labels, None, progress)
@@ -143,7 +141,7 @@ def _run(
 
     # One item at a time: it takes longer than to send it, and costs no others if it kills.
     tasks = [(index, labels[index], items[index]) for index in waiting]
-    workers.run(Job("function", OnItems(work), most_seconds=0.0), tasks, keep)
+    workers.run(Job("function", OnItems(work), most_seconds=0.0, is_double=work.is_double), tasks, keep)
     return [lines[index] for index in range(len(items))]
 
 
@@ -183,16 +181,13 @@ class FitOne:
         """Fit an item."""
         index, label, item = task
         began = time.perf_counter()
-        with jax.enable_x64(self.is_double):
-            made = self.function(item)
-            if not isinstance(made, Target | Fit):
-                raise NoTarget(
-                    f"function must return a klover.Target or a klover.Fit, got {in_words(made)} for {label}."
-                )
-            fit = made if isinstance(made, Fit) else self._refine(index, made)
-            if self.save_to is not None:
-                fit.save(Path(self.save_to, f"{index:06}.klover"))
-            return FitLine.of(index, label, fit, time.perf_counter() - began)
+        made = self.function(item)
+        if not isinstance(made, Target | Fit):
+            raise NoTarget(f"function must return a klover.Target or a klover.Fit, got {in_words(made)} for {label}.")
+        fit = made if isinstance(made, Fit) else self._refine(index, made)
+        if self.save_to is not None:
+            fit.save(Path(self.save_to, f"{index:06}.klover"))
+        return FitLine.of(index, label, fit, time.perf_counter() - began)
 
     def _refine(self, index: int, target: Target) -> Fit:
         key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(self.key_data), impl=self.key_impl), index)

@@ -157,6 +157,7 @@ class Fit:
         groups: Sequence[Any] | np.ndarray | None = None,
         key: KeyLike = 0,
         min_ess: int | None = None,
+        pool: Any = None,
     ) -> "Elpd":
         """Leave-one-out cross-validation: the expected log predictive density of each row of the data.
 
@@ -166,8 +167,9 @@ class Fit:
 
         The log likelihoods of rows are those of the model, where the target comes from a modelling language (Stan's has
         to generate ``log_lik``), or ``log_likelihood``: a function from one constrained position to an array of them.
-        It has to be a part of the log density, term by term. ``min_ess`` is that of :meth:`update`. A refused fit gives
-        a warning, and a refused answer. ``to_arviz()`` of the answer is for ``az.compare``.
+        It has to be a part of the log density, term by term. ``min_ess`` is that of :meth:`update`. On a ``pool``,
+        as of :func:`klover.map_fits`, refits are made side by side, with the same numbers. A refused fit gives a
+        warning, and a refused answer. ``to_arviz()`` of the answer is for ``az.compare``.
 
         Examples
         --------
@@ -181,7 +183,7 @@ class Fit:
         """
         from klover.uses.loo import loo
 
-        return loo(self, log_likelihood, groups=groups, key=key, min_ess=min_ess)
+        return loo(self, log_likelihood, groups=groups, key=key, min_ess=min_ess, pool=pool)
 
     def kfold(
         self,
@@ -190,6 +192,7 @@ class Fit:
         *,
         key: KeyLike = 0,
         min_ess: int | None = None,
+        pool: Any = None,
     ) -> "Elpd":
         """K-fold cross-validation: folds of rows, drawn with the key, are left out one after the other.
 
@@ -198,7 +201,7 @@ class Fit:
         """
         from klover.uses.loo import kfold
 
-        return kfold(self, num_folds, log_likelihood, key=key, min_ess=min_ess)
+        return kfold(self, num_folds, log_likelihood, key=key, min_ess=min_ess, pool=pool)
 
     def summary(self) -> Summary:
         """Weighted mean, sd, interval, Monte Carlo error, ESS and k̂ of every quantity."""

@@ -1,5 +1,6 @@
 """Blocks of points on several cores: XLA runs most programs on one, and a block's values do not depend on others."""
 
+import numbers
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -90,3 +91,8 @@ def num_cores() -> int:
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     told = os.environ.get("PJRT_NPROC", "")
     return min(there, int(told)) if told.isdigit() and int(told) > 0 else there
+
+
+def threads_each(pool: Any) -> int:
+    """Return how many threads each of a whole number of processes gets: they share the cores."""
+    return max(num_cores() // max(int(pool), 1), 1) if isinstance(pool, numbers.Integral) else 1

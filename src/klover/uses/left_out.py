@@ -8,7 +8,7 @@ these rows is fitted, beginning with the old proposal, and has a verdict of its 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,10 +20,14 @@ from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size
 from klover.results.fit import Fit
-from klover.targets.loaded import TargetLike, as_target
+from klover.targets.cores import threads_each
+from klover.targets.loaded import LoadedTarget, TargetLike, as_target
 from klover.targets.positions import flatten
 from klover.targets.target import Target
 from klover.uses.update import go_on
+from klover.workers.crew import connect
+from klover.workers.parcel import Job
+from klover.workers.work import Errors, OnItems
 
 FEWEST_EFFECTIVE = 400
 """Draws without some rows; or half as many as the fit has, if that is less."""
@@ -56,11 +60,18 @@ def pointwise(target: TargetLike, given: Callable[[PyTree], Any] | None) -> Poin
         )
     check_function("log_likelihood", function, "one constrained position")
 
-    def rows(position: PyTree) -> Float[AnyArray, " row"]:
-        with note("log_likelihood failed: make it a function of one constrained position."):
-            return jnp.concatenate([jnp.ravel(jnp.asarray(leaf)) for leaf in jax.tree.leaves(function(position))])
+    return _Raveled(function)
 
-    return rows
+
+@dataclasses.dataclass(frozen=True)
+class _Raveled:
+    """The log likelihoods of rows as one array, whatever the tree of them that a function gives."""
+
+    function: Callable[[PyTree], Any]
+
+    def __call__(self, position: PyTree) -> Float[AnyArray, " row"]:
+        with note("log_likelihood failed: make it a function of one constrained position."):
+            return jnp.concatenate([jnp.ravel(jnp.asarray(leaf)) for leaf in jax.tree.leaves(self.function(position))])
 
 
 def at_draws(fit: Fit, function: Pointwise) -> Float[np.ndarray, "draw row"]:
@@ -107,31 +118,106 @@ def without(target: Target, function: Pointwise, rows: Rows, num_rows: int, usua
     )
 
 
-def leave_out(
-    fit: Fit,
-    function: Pointwise,
-    values: Float[np.ndarray, "draw row"],
-    sets: Sequence[Rows],
-    key: KeyLike,
-    min_ess: int | None,
-) -> Iterator[LeftOut]:
+def leave_out(refits: "Refits", values: Float[np.ndarray, "draw row"], sets: Sequence[Rows]) -> list[LeftOut]:
     """Weigh the draws of a fit without each set of rows, and refit where their weights are not reliable."""
-    key, log_ratio = as_key(key), np.asarray(fit.draws.log_ratio, float)
+    fit = refits.fit
+    log_ratio = np.asarray(fit.draws.log_ratio, float)
     inside, limit = log_ratio > -np.inf, psis.reliable_k(len(log_ratio))
     fewest = min(FEWEST_EFFECTIVE, float(fit.ess) / 2)
+    found, unreliable = [], []
     for number, rows in enumerate(sets):
         left = values[:, rows].sum(axis=1)
         with np.errstate(invalid="ignore"):
             reweighted = np.where(inside, log_ratio - left, -np.inf)
         log_weight, pareto_k = psis.smooth(reweighted)
-        refit = None
         if not (pareto_k <= limit and effective_sample_size(reweighted) >= fewest):
-            refit = refit_without(fit, function, rows, values.shape[1], jax.random.fold_in(key, number), min_ess)
-        yield LeftOut(rows, float(pareto_k), np.asarray(log_weight), refit)
+            unreliable.append(number)
+        found.append(LeftOut(rows, float(pareto_k), np.asarray(log_weight), None))
+    made = refits({number: sets[number] for number in unreliable})
+    return [dataclasses.replace(left, refit=made.get(number)) for number, left in enumerate(found)]
 
 
-def refit_without(fit: Fit, function: Pointwise, rows: Rows, num_rows: int, key: KeyLike, min_ess: int | None) -> Fit:
-    """Fit the target without some rows, beginning with the proposal of a fit with them."""
-    usual = float(np.max(np.asarray(fit.draws.log_p)))
-    target = without(as_target(fit.target), function, rows, num_rows, usual)
-    return go_on(fit, target, key, min_ess=min_ess, progress=False)
+@dataclasses.dataclass(frozen=True)
+class Refits:
+    """Fits of a target without some rows, beginning with the proposal of a fit with them, side by side on a pool.
+
+    Parameters
+    ----------
+    fit
+        The fit with all rows.
+    function
+        The log likelihood of each row.
+    num_rows
+        How many rows there are.
+    key
+        Of all refits: each has its own, by its number.
+    min_ess
+        Effective draws of a refit, as :func:`klover.uses.update.update` takes them.
+    pool
+        Who makes them, as ``klover.map_fits`` takes it; None for this process.
+    """
+
+    fit: Fit
+    function: Pointwise
+    num_rows: int
+    key: KeyLike
+    min_ess: int | None
+    pool: Any = None
+
+    def __call__(self, sets: Mapping[int, Rows]) -> dict[int, Fit]:
+        """Fit without each of some sets of rows, which have numbers."""
+        key = as_key(self.key)
+        keys = [np.asarray(jax.random.key_data(jax.random.fold_in(key, number))) for number in sets]
+        work = _Refit(self.fit, self.function, self.num_rows, str(jax.random.key_impl(key)), self.min_ess)
+        tasks = list(zip(sets.values(), keys, strict=True))
+        made = [work.fit_one(*task) for task in tasks] if self.pool is None else _on_pool(self.pool, work, tasks)
+        return dict(zip(sets, made, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Refit:
+    """What a worker does with a set of rows; the target of a fit stays there, since functions do not travel back."""
+
+    fit: Fit
+    function: Pointwise
+    num_rows: int
+    key_impl: str
+    min_ess: int | None
+
+    def __call__(self, task: tuple[Rows, np.ndarray]) -> Fit:
+        made = self.fit_one(*task)
+        return _about(made, LoadedTarget.of(as_target(made.target), made.draws.x))
+
+    def fit_one(self, rows: Rows, key_data: np.ndarray) -> Fit:
+        """Fit without some rows."""
+        key = jax.random.wrap_key_data(jnp.asarray(key_data), impl=self.key_impl)
+        return go_on(self.fit, self.target(rows), key, min_ess=self.min_ess, progress=False)
+
+    def target(self, rows: Rows) -> Target:
+        """Return the target without some rows."""
+        usual = float(np.max(np.asarray(self.fit.draws.log_p)))
+        return without(as_target(self.fit.target), self.function, rows, self.num_rows, usual)
+
+
+def _on_pool(pool: Any, work: _Refit, tasks: list[tuple[Rows, np.ndarray]]) -> list[Fit]:
+    """Share refits out; an error in one of them is that of all."""
+    found: dict[int, Fit] = {}
+
+    def keep(places: np.ndarray, values: Sequence[Fit | None], errors: Errors) -> None:
+        for _, error in errors:
+            raise error
+        found.update((place, fit) for place, fit in zip(places.tolist(), values, strict=True) if fit is not None)
+
+    is_double = as_target(work.fit.target).start.dtype == np.float64
+    job = Job("the fit without some rows", OnItems(work), most_seconds=0.0, is_double=bool(is_double))
+    workers = connect(pool, num_threads=threads_each(pool))
+    try:
+        workers.run(job, tasks, keep)
+    finally:
+        workers.close()
+    return [_about(found[place], work.target(rows)) for place, (rows, _) in enumerate(tasks)]
+
+
+def _about(fit: Fit, target: TargetLike) -> Fit:
+    """Return a fit with its target in another form."""
+    return dataclasses.replace(fit, target=target, draws=dataclasses.replace(fit.draws, target=target))

@@ -7,7 +7,7 @@ the difference of log evidences what a refit gives (:mod:`klover.uses.left_out`)
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,8 @@ from klover.importance.psis import pareto_k, reliable_k
 from klover.results.doubt import warn_if_refused
 from klover.results.fit import Fit
 from klover.uses.elpd import Elpd
-from klover.uses.left_out import LeftOut, Pointwise, Rows, at_draws, leave_out, pointwise, refit_without
+from klover.uses.left_out import LeftOut, Pointwise, Refits, Rows, at_draws, leave_out, pointwise
+from klover.workers.crew import check_pool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +45,10 @@ def loo(
     groups: Sequence[Any] | np.ndarray | None = None,
     key: KeyLike = 0,
     min_ess: int | None = None,
+    pool: Any = None,
 ) -> Elpd:
     """Leave out each row, or each group of rows; the documentation is that of :meth:`klover.Fit.loo`."""
+    check_pool(pool)
     function, values = _read(fit, log_likelihood)
     num_rows = values.shape[1]
     labels = np.arange(num_rows) if groups is None else _labels(groups)
@@ -57,9 +60,10 @@ def loo(
     names, member = np.unique(labels, return_inverse=True)
     sets = [np.flatnonzero(member == number) for number in range(len(names))]
     together = np.stack([values[:, rows].sum(axis=1) for rows in sets], axis=1)
+    refits = Refits(fit, function, num_rows, key, min_ess, pool)
     found = [
         (left, _together(fit, left, together[:, [number]]))
-        for number, left in enumerate(leave_out(fit, function, values, sets, key, min_ess))
+        for number, left in enumerate(leave_out(refits, values, sets))
     ]
     return _elpd("loo" if groups is None else "logo", fit, names, together, found, np.arange(len(names)))
 
@@ -83,18 +87,22 @@ def kfold(
     *,
     key: KeyLike = 0,
     min_ess: int | None = None,
+    pool: Any = None,
 ) -> Elpd:
     """Leave out each of several folds of the rows; the documentation is that of :meth:`klover.Fit.kfold`."""
+    check_pool(pool)
+    check_pool(pool)
     function, values = _read(fit, log_likelihood)
     num_rows = values.shape[1]
     check_count("num_folds", num_folds, 2, "10 is a good number.", num_rows)
     key = as_key(key)
     order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(num_rows)
     sets = [np.sort(rows) for rows in np.array_split(order, num_folds)]
-    found = [
-        (left, _each(fit, left, function, values, key, min_ess))
-        for left in leave_out(fit, function, values, sets, key, min_ess)
-    ]
+    refits = Refits(fit, function, num_rows, key, min_ess, pool)
+    left_out = leave_out(refits, values, sets)
+    here = [(values if left.refit is None else at_draws(left.refit, function))[:, left.rows] for left in left_out]
+    again = refits({row: rows for left, each in zip(left_out, here, strict=True) for row, rows in _far(left, each)})
+    found = [(left, _each(left, each, len(values), again)) for left, each in zip(left_out, here, strict=True)]
     return _elpd("kfold", fit, np.arange(num_rows), values, found, np.concatenate(sets))
 
 
@@ -130,32 +138,29 @@ def _together(fit: Fit, left: LeftOut, values: Float[np.ndarray, "draw one"]) ->
     return Estimate(np.array([difference]), influence[None], error, ((left.refit,),))
 
 
-def _each(
-    fit: Fit,
-    left: LeftOut,
-    function: Pointwise,
-    values: Float[np.ndarray, "draw row"],
-    key: KeyLike,
-    min_ess: int | None,
-) -> Estimate:
-    """Estimate the log predictive density of each row of a set by itself."""
+def _far(left: LeftOut, here: Float[np.ndarray, "draw row"]) -> Iterator[tuple[int, Rows]]:
+    """Find rows where draws without their fold hardly are, with the rest of the fold: refits with them have draws."""
     if left.refit is None:
-        here = values[:, left.rows]
+        return
+    draws = left.refit.draws
+    for place, row in enumerate(left.rows.tolist()):
+        if pareto_k(np.asarray(draws.log_ratio, float) + here[:, place]) > reliable_k(draws.num_draws):
+            yield row, np.setdiff1d(left.rows, row)
+
+
+def _each(left: LeftOut, here: Float[np.ndarray, "draw row"], num_draws: int, again: Mapping[int, Fit]) -> Estimate:
+    """Estimate the log predictive density of each row of a set by itself; ``again`` are the refits with far rows."""
+    if left.refit is None:
         return Estimate(*_log_mean(left.log_weight, here), np.zeros(len(left.rows)), ((),) * len(left.rows))
-    draws, here = left.refit.draws, at_draws(left.refit, function)[:, left.rows]
-    log_mean, influence = _log_mean(np.asarray(draws.log_weight, float), here)
+    log_mean, influence = _log_mean(np.asarray(left.refit.draws.log_weight, float), here)
     error = np.linalg.norm(influence, axis=1)
     refits: list[tuple[Fit, ...]] = [(left.refit,)] * len(left.rows)
     for place, row in enumerate(left.rows.tolist()):
-        if pareto_k(np.asarray(draws.log_ratio, float) + here[:, place]) <= reliable_k(draws.num_draws):
-            continue
-        # The row lies where the draws without its fold hardly are: an evidence with it has draws there.
-        others = np.setdiff1d(left.rows, row)
-        again = refit_without(fit, function, others, values.shape[1], jax.random.fold_in(as_key(key), row), min_ess)
-        log_mean[place] = again.log_evidence - left.refit.log_evidence
-        error[place] = np.hypot(again.log_evidence_se, left.refit.log_evidence_se)
-        refits[place] = (left.refit, again)
-    return Estimate(log_mean, np.zeros((len(left.rows), len(values))), error, tuple(refits))
+        if row in again:
+            log_mean[place] = again[row].log_evidence - left.refit.log_evidence
+            error[place] = np.hypot(again[row].log_evidence_se, left.refit.log_evidence_se)
+            refits[place] = (left.refit, again[row])
+    return Estimate(log_mean, np.zeros((len(left.rows), num_draws)), error, tuple(refits))
 
 
 def _elpd(

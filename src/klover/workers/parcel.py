@@ -26,6 +26,7 @@ class Job:
     """A function of chunks, which errors call by a name, and its parcel, which is packed where it has to be sent.
 
     A chunk is to take no more than ``most_seconds``, which is what is lost with a worker, but has one task at least.
+    Where JAX has a part in the work, ``is_double`` is the precision that it computes in.
 
     Examples
     --------
@@ -38,6 +39,7 @@ class Job:
     name: str
     work: Work
     most_seconds: float = 5.0
+    is_double: bool | None = None
 
     @functools.cached_property
     def parcel(self) -> Parcel:
@@ -46,8 +48,8 @@ class Job:
         if pickler is not pickle:
             _take_along(pickler, self.work)
         packed = _packed(self.name, self.work)
-        key = hashlib.sha256(packed).hexdigest()
-        return Parcel(key, pickler.__name__, packed, fingerprints(self.work), VERSION)
+        key = hashlib.sha256(packed + repr(self.is_double).encode()).hexdigest()
+        return Parcel(key, pickler.__name__, packed, fingerprints(self.work), VERSION, self.is_double)
 
     def chunk_of(self, tasks: Any, indices: np.ndarray) -> Any:
         """Return rows of an array, or items of a list, packed so that only a worker that expects them loads them."""

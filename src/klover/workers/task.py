@@ -4,6 +4,7 @@ It stays in a dictionary of the process, by the hash of what it was packed into;
 so, and is sent again with it. Workers import this module: it needs NumPy alone.
 """
 
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -33,6 +34,8 @@ class Parcel(NamedTuple):
     prints: dict[str, str]
     """Fingerprints of the code that it names, to be found the same in the worker."""
     version: str
+    is_double: bool | None = None
+    """Whether JAX computes in double precision where it comes from; None if JAX has no part in it."""
 
 
 class Answer(NamedTuple):
@@ -57,7 +60,8 @@ class Refusal(NamedTuple):
     reason: str
 
 
-_functions: dict[str, Work] = {}
+_functions: dict[str, tuple[Work, bool | None]] = {}
+"""Functions, and whether JAX is to compute in double precision."""
 _refused: dict[str, str] = {}
 """Why functions cannot be run here."""
 
@@ -72,14 +76,21 @@ def run(key: str, parcel: Parcel | None, chunk: Any) -> Answer | Unknown | Refus
         return Unknown()
     if chunk is None:
         return Answer(None, [], 0.0)
-    if isinstance(chunk, bytes):
-        try:
-            chunk = pickle.loads(chunk)
-        except Exception as error:
-            return Refusal(f"the worker cannot load its items ({type(error).__name__}: {error})")
-    began = time.perf_counter()
-    values, errors = _functions[key](chunk)
-    return Answer(values, _portable(errors), time.perf_counter() - began)
+    work, is_double = _functions[key]
+    with _precision(is_double):
+        if isinstance(chunk, bytes):
+            try:
+                chunk = pickle.loads(chunk)
+            except Exception as error:
+                return Refusal(f"the worker cannot load its items ({type(error).__name__}: {error})")
+        began = time.perf_counter()
+        values, errors = work(chunk)
+        return Answer(values, _portable(errors), time.perf_counter() - began)
+
+
+def _precision(is_double: bool | None) -> contextlib.AbstractContextManager[Any]:
+    """Let JAX compute in a precision; arrays of its own that are unpickled elsewhere would be rounded in silence."""
+    return contextlib.nullcontext() if is_double is None else importlib.import_module("jax").enable_x64(is_double)
 
 
 def _unpack(parcel: Parcel) -> str:
@@ -89,7 +100,8 @@ def _unpack(parcel: Parcel) -> str:
     if parcel.version != VERSION:
         return f"it is to run with {parcel.version}, but the worker has {VERSION}"
     try:
-        work = importlib.import_module(parcel.pickler).loads(parcel.packed)
+        with _precision(parcel.is_double):
+            work = importlib.import_module(parcel.pickler).loads(parcel.packed)
     except Exception as error:
         return f"the worker cannot load it ({type(error).__name__}: {error})"
     found = fingerprints(work)
@@ -98,7 +110,7 @@ def _unpack(parcel: Parcel) -> str:
             return f"the worker has another version of {name}"
     while len(_functions) >= MOST_FUNCTIONS:
         del _functions[next(iter(_functions))]
-    _functions[parcel.key] = work
+    _functions[parcel.key] = work, parcel.is_double
     return ""
 
 
