@@ -91,7 +91,6 @@ def kfold(
 ) -> Elpd:
     """Leave out each of several folds of the rows; the documentation is that of :meth:`klover.Fit.kfold`."""
     check_pool(pool)
-    check_pool(pool)
     function, values = _read(fit, log_likelihood)
     num_rows = values.shape[1]
     check_count("num_folds", num_folds, 2, "10 is a good number.", num_rows)
