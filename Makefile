@@ -13,7 +13,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venv/.stamp-demo  ## run the demonstration
+demo: .venv/.stamp-plots  ## run the demonstration
 	$(BIN)/klover demo
 
 test: .venv/.stamp-test  ## run the tests, the slow ones excepted
@@ -48,7 +48,7 @@ docs: .venv/.stamp-docs  ## build the site in docs/_build/html; what has not cha
 check-site: docs .venv/.stamp-test  ## build the site, and look at it in a browser (Debian's chromium and chromium-driver)
 	$(TEST) -n 0 -m "" tests/docs
 
-bench: .venv/.stamp-demo  ## measure the time to import, or what RUN="suite --seeds 1" names
+bench: .venv/.stamp-paper  ## measure the time to import, or what RUN="suite --seeds 1" names
 	$(BIN)/python -m benchmarks $(or $(RUN),import_time)
 
 format: .venv/.stamp-lint  ## rewrite the code in the house format
@@ -66,18 +66,22 @@ $(BIN)/pip:
 	  echo "Name another one, for example: make PYTHON=python3.12 demo" >&2; exit 1; }
 	$(PYTHON) -m venv --clear .venv
 
-.venv/.stamp-demo: $(REQUIREMENTS) | $(BIN)/pip
-	$(INSTALL) '.[paper]'
+.venv/.stamp-plots: $(REQUIREMENTS) | $(BIN)/pip
+	$(INSTALL) '.[plots]'
 	@touch $@
+
+.venv/.stamp-paper: $(REQUIREMENTS) | $(BIN)/pip
+	$(INSTALL) '.[paper]'
+	@touch $@ .venv/.stamp-plots
 
 .venv/.stamp-test: $(REQUIREMENTS) | $(BIN)/pip
 	$(INSTALL) '.[paper,test]'
-	@touch $@ .venv/.stamp-demo
+	@touch $@ .venv/.stamp-paper .venv/.stamp-plots
 
 .venv/.stamp-docs: $(REQUIREMENTS) | $(BIN)/pip
 	$(INSTALL) '.[paper,docs]'
-	@touch $@ .venv/.stamp-demo
+	@touch $@ .venv/.stamp-paper .venv/.stamp-plots
 
 .venv/.stamp-lint: $(REQUIREMENTS) | $(BIN)/pip
 	$(INSTALL) '.[paper,dev]'
-	@touch $@ .venv/.stamp-demo
+	@touch $@ .venv/.stamp-paper .venv/.stamp-plots

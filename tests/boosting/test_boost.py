@@ -140,7 +140,7 @@ def test_twenty_modes_are_all_found_from_the_box(getkey):
 
 
 def test_one_student_component_covers_the_paper_regression(getkey):
-    dataset = datasets.load("boston")
+    dataset = datasets.load("concrete")
     target = models.linear_regression(datasets.split(dataset, 1), dataset.feature_names)
     fit = klover.boost(
         getkey(), target, start="forward", max_components=1, family="student", fitter="em", newcomer="lbfgs"

@@ -51,7 +51,7 @@ main(["demo", "--out", r"{tmp_path / "plain"}"])
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert "trusted: k̂" in ended.stdout
     assert "REFUSED" in ended.stdout
-    assert ended.stdout.count("log evidence   -397.3") == 2
+    assert ended.stdout.count("log evidence   -921.5") == 2
     assert (tmp_path / "demo.png").stat().st_size > 20_000
     assert "verdict        trusted" in (tmp_path / "summary.txt").read_text(encoding="utf-8")
     assert "not drawn. Figures need matplotlib: pip install 'klover[plots]'." in ended.stdout

@@ -1,27 +1,37 @@
 import hashlib
 import lzma
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from helpers import needs
 from klover.paper import datasets
 
 REFERENCE = Path(__file__).parents[3] / "shared" / "data" / "uci"
 SHAPES = {"wine": (1599, 11), "boston": (506, 13), "concrete": (1030, 8), "power": (9568, 4)}
+SHIPPED = ("wine", "concrete", "power")
+EACH = pytest.mark.parametrize("name", [*SHIPPED, pytest.param("boston", marks=needs("mlxtend"))])
 NUM_TRAIN = {"wine": 1439, "boston": 455, "concrete": 927, "power": 8611}
 
 
-def shipped_csv(name: str) -> bytes:
+def data_folder() -> Path:
     assert datasets.__file__ is not None
-    return lzma.decompress((Path(datasets.__file__).parent / "data" / f"{name}.csv.xz").read_bytes())
+    return Path(datasets.__file__).parent / "data"
+
+
+def whole_csv(name: str) -> bytes:
+    if name == "boston":
+        return datasets._boston_csv()
+    return lzma.decompress((data_folder() / f"{name}.csv.xz").read_bytes())
 
 
 def test_names_are_those_of_the_paper():
     assert datasets.DATASETS == tuple(SHAPES)
 
 
-@pytest.mark.parametrize("name", datasets.DATASETS)
+@EACH
 def test_loaded_data_is_complete(name):
     dataset = datasets.load(name)
     num_rows, num_features = SHAPES[name]
@@ -42,20 +52,34 @@ def test_last_column_is_the_target():
     assert dataset.target[0] == 463.26
 
 
-@pytest.mark.parametrize("name", datasets.DATASETS)
-def test_shipped_file_has_the_documented_checksum(name):
-    checksum = hashlib.sha256(shipped_csv(name)).hexdigest()
+@EACH
+def test_data_have_the_documented_checksum(name):
+    checksum = hashlib.sha256(whole_csv(name)).hexdigest()
     assert checksum == datasets.CHECKSUMS[name]
-    assert datasets.__file__ is not None
-    assert checksum in (Path(datasets.__file__).parent / "data" / "README.md").read_text(encoding="utf-8")
+    assert checksum in (data_folder() / "README.md").read_text(encoding="utf-8")
+
+
+def test_only_data_with_a_licence_come_with_the_package():
+    assert {path.name for path in data_folder().glob("*.csv*")} == {f"{name}.csv.xz" for name in SHIPPED}
+    table = (data_folder() / "README.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in table.splitlines() if line.startswith("| `") and "10.24432" in line}
+    assert set(rows) == set(SHIPPED)
+    assert all("CC BY 4.0" in row for row in rows.values())
+
+
+def test_boston_names_the_extra_that_brings_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlxtend", None)
+    with pytest.raises(ImportError) as raised:
+        datasets.load("boston")
+    assert raised.value.__notes__ == ["The Boston data need mlxtend: pip install 'klover[paper]'."]
 
 
 @pytest.mark.skipif(
     not REFERENCE.is_dir(), reason="no folder shared/data/uci with the reference CSVs beside the checkout"
 )
-@pytest.mark.parametrize("name", datasets.DATASETS)
-def test_shipped_file_equals_the_reference(name):
-    assert shipped_csv(name) == (REFERENCE / f"{'wine_red' if name == 'wine' else name}.csv").read_bytes()
+@EACH
+def test_data_equal_the_reference(name):
+    assert whole_csv(name) == (REFERENCE / f"{'wine_red' if name == 'wine' else name}.csv").read_bytes()
 
 
 def test_unknown_name_names_the_choices():
@@ -64,9 +88,9 @@ def test_unknown_name_names_the_choices():
 
 
 def test_altered_file_is_refused(monkeypatch):
-    monkeypatch.setitem(datasets.CHECKSUMS, "boston", "0" * 64)
-    with pytest.raises(ValueError, match=r"boston.*SHA-256 0{64}, got 60a993b2.*Install the package again"):
-        datasets.load("boston")
+    monkeypatch.setitem(datasets.CHECKSUMS, "wine", "0" * 64)
+    with pytest.raises(ValueError, match=r"wine.*SHA-256 0{64}, got e0633ad7.*Install klover again"):
+        datasets.load("wine")
 
 
 @pytest.mark.parametrize("name", datasets.DATASETS)
@@ -81,6 +105,7 @@ def test_split_is_a_partition_of_the_rows(name):
     assert np.array_equal(np.sort(np.concatenate([train, test])), rows)
 
 
+@needs("mlxtend")  # the Boston data
 def test_split_takes_the_rows_of_the_paper():
     dataset = datasets.load("boston")
     first, last = datasets.split(dataset, seed=1), datasets.split(dataset, seed=20)
@@ -90,7 +115,7 @@ def test_split_takes_the_rows_of_the_paper():
     np.testing.assert_allclose(last_test, dataset.target[[271, 474, 355]], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", datasets.DATASETS)
+@EACH
 @pytest.mark.parametrize("seed", [1, 20])
 def test_split_standardises_with_the_training_rows(name, seed):
     dataset = datasets.load(name)

@@ -121,6 +121,7 @@ def test_choices_reach_the_settings(method):
 
 
 @pytest.mark.slow
+@needs("mlxtend")  # the Boston data
 def test_particles_of_a_network_are_scored(getkey, monkeypatch):
     few = Islands(4, 8, num_sweeps=2, most_leapfrogs=10)
     for name in ("compile_ahead", "carry"):

@@ -5,7 +5,10 @@ import pytest
 from scipy import stats
 
 import klover
+from helpers import needs
 from klover.paper import datasets, gibbs, models
+
+pytestmark = needs("mlxtend")  # the Boston data
 
 
 @pytest.fixture(scope="module")

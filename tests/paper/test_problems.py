@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
+from helpers import needs
 from klover.paper import datasets, models, problems
 
 
@@ -48,6 +49,7 @@ def test_scores_are_those_of_numpy(table):
     assert equal["log_of_mean"] == pytest.approx(found["log_of_mean"])
 
 
+@needs("mlxtend")  # the Boston data
 def test_validation_never_sees_the_test_rows():
     whole = datasets.load("boston")
     split, inner = datasets.split(whole, 3), problems._inner(whole, 3)

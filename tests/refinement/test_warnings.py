@@ -11,7 +11,7 @@ import klover
 from helpers import needs
 
 BUDGET = 20_000
-QUICK = ("funnel10", "ring2", "stm20", "eight_schools_centred", "heavy_boston")
+QUICK = ("funnel10", "ring2", "stm20", "eight_schools_centred", "heavy_concrete")
 
 
 def simulate(num: int = 200) -> np.ndarray:

@@ -22,6 +22,7 @@ arviz = _loader("arviz", "Results for ArviZ need", "arviz")
 blackjax = _loader("blackjax", "The paper's Markov chains need", "paper")
 distributed = _loader("distributed", "A cluster (--dask) needs", "dask")
 httpstan = _loader("httpstan", "Stan programs need", "stan")
+mlxtend = _loader("mlxtend", "The Boston data need", "paper")
 pandas = _loader("pandas", "DataFrames need", "arviz")
 xarray = _loader("xarray", "Labelled results need", "arviz")
 

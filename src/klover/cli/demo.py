@@ -5,8 +5,8 @@ from pathlib import Path
 
 from klover.cli.environment import set_up_jax
 
-DEMO_DATASET, DEMO_SPLIT = "boston", 1
-DEMO_PAIR = ("RAD", "TAX")
+DEMO_DATASET, DEMO_SPLIT = "concrete", 1
+DEMO_PAIR = ("cement", "blast_furnace_slag")
 
 
 def run_demo(out: Path, seed: int) -> int:
@@ -59,6 +59,8 @@ def _draw(path: Path, split, feature_names: tuple[str, ...], reverse, forward, s
     exact = gibbs.sample_heavy_tailed_regression(np.random.default_rng(seed), split, 4000)
     features = [feature_names.index(name) for name in DEMO_PAIR]
     # The flat point is (log τ, w): weights stand one place later.
-    figure = comparison_figure(exact["w"][:, features], reverse, forward, (features[0] + 1, features[1] + 1), DEMO_PAIR)
+    axes = features[0] + 1, features[1] + 1
+    titles = DEMO_PAIR[0].replace("_", " "), DEMO_PAIR[1].replace("_", " ")
+    figure = comparison_figure(exact["w"][:, features], reverse, forward, axes, titles)
     figure.savefig(path, dpi=150)
     return path
