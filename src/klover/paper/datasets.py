@@ -73,14 +73,14 @@ def _boston_csv() -> bytes:
 
 
 def load(name: str) -> Dataset:
-    """Load a data set: ``"wine"`` (the red wines), or another of ``DATASETS``; ``"boston"`` needs the extra ``paper``."""
+    """Load a data set by its name in ``DATASETS``; ``"wine"`` are the red wines, ``"boston"`` needs the extra ``paper``."""
     check_choice("name", name, DATASETS)
     content = _boston_csv() if name == "boston" else lzma.decompress(read_shipped(f"{name}.csv.xz"))
     checksum = hashlib.sha256(content).hexdigest()
     if checksum != CHECKSUMS[name]:
         package = "mlxtend" if name == "boston" else "klover"
         raise ValueError(
-            f"the data set {name} of the package {package} must be a CSV with SHA-256 {CHECKSUMS[name]}, got {checksum}. "
+            f"the data set {name} of {package} must be a CSV with SHA-256 {CHECKSUMS[name]}, got {checksum}. "
             f"Install {package} again."
         )
     header, *lines = content.decode("ascii").splitlines()
