@@ -73,7 +73,7 @@ def _boston_csv() -> bytes:
 
 
 def load(name: str) -> Dataset:
-    """Load a data set by its name in ``DATASETS``; ``"wine"`` are the red wines, ``"boston"`` needs the extra ``paper``."""
+    """Load one of ``DATASETS``: ``"wine"`` are the red wines, ``"boston"`` needs the extra ``paper``."""
     check_choice("name", name, DATASETS)
     content = _boston_csv() if name == "boston" else lzma.decompress(read_shipped(f"{name}.csv.xz"))
     checksum = hashlib.sha256(content).hexdigest()
