@@ -51,6 +51,10 @@ def square(item):
     return item**2
 
 
+def far(x):
+    return x[0] > 4
+
+
 def kind_of(array):
     return array.dtype.name
 

@@ -134,6 +134,8 @@ def test_progress_is_told(fit, monkeypatch, capsys):
 
 
 def test_bad_input(fit, streamed, tmp_path):
+    with pytest.raises(TypeError, match="pool must be"):
+        fit.stream(0, 100, pool="two")
     with pytest.raises(ValueError, match="num_draws must be a whole number of at least 2, got 1"):
         fit.stream(0, 1)
     with pytest.raises(TypeError, match=r"functions\['a'\] must return numbers"):

@@ -74,19 +74,46 @@ def stream(
     """Draw and weigh, and yield what all draws so far add up to, after each wave of tasks."""
     tasks = Tasks.of(key, target, proposal, functions, num_draws)
     num_workers = num_workers or tasks.num_workers
-    done: Part | None = None
-    num_tasks = -(-num_draws // tasks.num_draws_each)
+    total = Total(num_draws, tell)
     with ThreadPoolExecutor(num_workers) as pool:
-        for first in range(0, num_tasks, TASKS_PER_WORKER * num_workers):
-            wave = range(first, min(first + TASKS_PER_WORKER * num_workers, num_tasks))
-            # Whoever knows how large a ratio has to be can leave out the others at once.
-            enough = done is not None and len(done.largest) == num_kept(num_draws)
-            floor = float(done.largest.min()) if done is not None and enough else -np.inf
-            for part in pool.map(functools.partial(tasks.run, floor=floor), wave):
-                done = part if done is None else add(done, part, num_kept(num_draws))
-                tell(int(done.sums.num_draws))
-            if done is not None:
-                yield done
+        for first in range(0, tasks.num_tasks, TASKS_PER_WORKER * num_workers):
+            wave = range(first, min(first + TASKS_PER_WORKER * num_workers, tasks.num_tasks))
+            for part in pool.map(functools.partial(tasks.run, floor=total.floor), wave):
+                total.add(part)
+            yield total.so_far
+
+
+class Total:
+    """What tasks add up to, added in their order, and told.
+
+    Parameters
+    ----------
+    num_draws
+        Of all tasks.
+    tell
+        Called with the number of draws so far.
+    """
+
+    def __init__(self, num_draws: int, tell: Callable[[int], None]):
+        self._num_kept, self._tell = num_kept(num_draws), tell
+        self.done: Part | None = None
+
+    @property
+    def so_far(self) -> Part:
+        """What all tasks so far add up to."""
+        assert self.done is not None
+        return self.done
+
+    @property
+    def floor(self) -> float:
+        """What a ratio has to be above to count: whoever knows it leaves out the others at once."""
+        enough = self.done is not None and len(self.done.largest) == self._num_kept
+        return float(self.so_far.largest.min()) if enough else -np.inf
+
+    def add(self, part: Part) -> None:
+        """Add the next task."""
+        self.done = part if self.done is None else add(self.done, part, self._num_kept)
+        self._tell(int(self.done.sums.num_draws))
 
 
 def add(first: Part, second: Part, num: int) -> Part:
@@ -129,6 +156,11 @@ class Tasks:
     def num_draws_each(self) -> int:
         """Draws of a task."""
         return CHUNKS_PER_TASK * self.size
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there are."""
+        return -(-self.num_draws // self.num_draws_each)
 
     def run(self, index: int, floor: float) -> Part:
         """Run a task; of the ratios only those above ``floor`` are wanted."""

@@ -86,13 +86,15 @@ class Fit:
         num_draws: int,
         functions: dict[str, Callable[[PyTree], PyTree]] | None = None,
         progress: bool | None = None,
+        pool: Any = None,
     ) -> StreamedDraws:
         """Draw up to a billion times and more in constant memory: draws are weighed, added up and forgotten.
 
         What is to be averaged has to be known before: means and standard deviations of all coordinates, and
         ``functions`` of one constrained position by name, as :meth:`klover.WeightedDraws.expectation` takes them (of a
         condition it is the probability). k̂ is exact, and so is the sum: the numbers are the same for any number of
-        cores. They run on all cores, or on all accelerators; a density that calls the host runs in this thread.
+        cores. They run on all cores, or on all accelerators; a density that calls the host runs in this thread. On a
+        ``pool``, as of :func:`klover.map_fits`, other processes or machines draw: on equal devices the same numbers.
 
         ``progress`` prints a line a second; a terminal has it unless it is False. Ctrl-C ends the stream with a warning
         and the answer of all draws so far, if there are any. Streams with different keys can be merged
@@ -112,7 +114,7 @@ class Fit:
         """
         is_curable = self.verdict.trusted or self.verdict.status in CURABLE
         doubt = None if is_curable else self.verdict
-        return stream_draws(key, self.target, self.mixture, num_draws, functions, progress, doubt)
+        return stream_draws(key, self.target, self.mixture, num_draws, functions, progress, doubt, pool)
 
     def update(
         self,

@@ -13,11 +13,13 @@ import numpy as np
 from klover.base.checks import as_key, check_choice, check_count, check_flag, check_function, in_words
 from klover.base.shapes import Float, KeyLike, PyTree, Weights
 from klover.importance import psis, sums
+from klover.importance.shared_stream import stream_on_pool
 from klover.importance.stream import Functions, keep_largest, num_kept, shapes_of, stream
 from klover.importance.sums import Sums
 from klover.targets.loaded import TargetLike, as_target
 from klover.verdict.judge import Verdict, judge_weights
 from klover.warps.warped import Proposal
+from klover.workers.crew import check_pool
 
 SECONDS = 1.0
 """Seconds between two lines of progress."""
@@ -190,6 +192,7 @@ def stream_draws(
     functions: Functions | None = None,
     progress: bool | None = None,
     doubt: Verdict | None = None,
+    pool: Any = None,
 ) -> StreamedDraws:
     """Do what :meth:`klover.Fit.stream` does, for any target and proposal."""
     key, target = as_key(key), as_target(target)
@@ -201,9 +204,11 @@ def stream_draws(
         check_function(f"functions[{name!r}]", function, "one constrained position")
     if progress is not None:
         check_flag("progress", progress)
+    check_pool(pool)
     shapes, meter, done = shapes_of(functions, target), Meter(num_draws, progress), None
     try:
-        for so_far in stream(key, target, proposal, functions, num_draws, tell=meter.tell):
+        share = stream if pool is None else functools.partial(stream_on_pool, pool)
+        for so_far in share(key, target, proposal, functions, num_draws, tell=meter.tell):
             done = so_far
     except KeyboardInterrupt:
         if done is None:

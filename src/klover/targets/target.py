@@ -141,6 +141,11 @@ class Target:
         self._recipe = Recipe(maker, arguments, options)
         return self
 
+    @property
+    def made_of(self) -> tuple[Any, ...]:
+        """The functions and data that a copy of this target is made of in another process."""
+        return () if self._recipe is None else self._recipe.arguments
+
     def __reduce__(self):
         return reduce(self._recipe)
 

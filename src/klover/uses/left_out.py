@@ -184,6 +184,11 @@ class _Refit:
     key_impl: str
     min_ess: int | None
 
+    @property
+    def users_functions(self) -> tuple[Any, ...]:
+        """What another machine may have another version of."""
+        return (self.function, *as_target(self.fit.target).made_of)
+
     def __call__(self, task: tuple[Rows, np.ndarray]) -> Fit:
         made = self.fit_one(*task)
         return _about(made, LoadedTarget.of(as_target(made.target), made.draws.x))

@@ -81,8 +81,14 @@ def fingerprints(work: Any) -> dict[str, str]:
 
 
 def _functions_in(work: Any) -> Iterator[types.FunctionType]:
-    """Walk through what wraps a function of the user's: works, partial functions, methods, objects that are called."""
-    if isinstance(work, types.FunctionType):
+    """Walk through what wraps functions of the user's: works, partial functions, methods, objects that are called.
+
+    What has more than one of them names them as ``users_functions``.
+    """
+    if hasattr(work, "users_functions"):
+        for each in work.users_functions:
+            yield from _functions_in(each)
+    elif isinstance(work, types.FunctionType):
         yield work
     elif isinstance(work, functools.partial):
         yield from _functions_in(work.func)
