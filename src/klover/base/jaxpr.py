@@ -7,6 +7,7 @@ second data set compiles nothing.
 
 import collections
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -68,16 +69,43 @@ _compiled = jax.jit(_run, static_argnums=0)
 _compiled_in_a_hurry = jax.jit(_run, static_argnums=0, compiler_options=_in_a_hurry())
 
 
-def trace(function: Callable[..., PyTree], *arguments: PyTree, is_for_one_run: bool = False) -> Callable[..., PyTree]:
+@functools.cache
+def _compiled_for_any_threads() -> Callable:
+    """Return a function whose sums and products of matrices are not cut in pieces, one for each thread there is."""
+    options = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_experimental_ynn_fusion_type": ""}
+    return jax.jit(
+        _run,
+        static_argnums=0,
+        compiler_options={name: value for name, value in options.items() if _is_known(name, value)},
+    )
+
+
+def _is_known(name: str, value: Any) -> bool:
+    """Whether this version of the compiler has an option."""
+    try:
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def trace(
+    function: Callable[..., PyTree], *arguments: PyTree, is_for_one_run: bool = False, is_for_any_threads: bool = False
+) -> Callable[..., PyTree]:
     """Return a compiled function of arguments like these: functions that compute the same share one program.
 
     The arrays that the function refers to are arguments of that program. One that runs once, or for a moment, is not
-    optimised by the compiler where that is the CPU's.
+    optimised by the compiler where that is the CPU's. There the last digits of sums may depend on the number of
+    threads; those of a program for any number of them do not.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     closed, structure = prune(closed), jax.tree.structure(shapes)
     program = Program(signature(closed.jaxpr), closed.jaxpr)
-    run = _compiled_in_a_hurry if is_for_one_run and jax.default_backend() == "cpu" else _compiled
+    run = _compiled
+    if jax.default_backend() == "cpu":
+        run = (
+            _compiled_in_a_hurry if is_for_one_run else _compiled_for_any_threads() if is_for_any_threads else _compiled
+        )
     return lambda *arguments: jax.tree.unflatten(structure, run(program, closed.consts, jax.tree.leaves(arguments)))
 
 

@@ -233,7 +233,8 @@ def _compiled_chunk(target: Target, proposal: Proposal, functions: Functions, dr
         return jax.tree.leaves(sums), log_ratio
 
     try:
-        program = trace(weigh, target, proposal, jax.ShapeDtypeStruct((size, target.dim), dtype), np.int32(size))
+        x = jax.ShapeDtypeStruct((size, target.dim), dtype)
+        program = trace(weigh, target, proposal, x, np.int32(size), is_for_any_threads=True)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
         return None
 
