@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Build the sdist and, from it, the wheel, and install both as a user would: the core in an environment of its own, where
-# the README's first lines and the command have to work, and then the extras, beside the libraries that .venv has.
+# Build the sdist and, from it, the wheel, look at what they hold, and install both as a user would: the core in an
+# environment of its own, where the README's first lines and the command have to work, and then the extras, beside the
+# libraries that .venv has.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONPATH
@@ -12,6 +13,8 @@ trap 'rm -rf "$work"' EXIT
 "$python" -m build --outdir "$work/dist" . >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 wheel=$(echo "$work"/dist/*.whl)
 sdist=$(echo "$work"/dist/*.tar.gz)
+"$python" -m twine check --strict "$wheel" "$sdist" >"$work/twine.log" || { cat "$work/twine.log"; exit 1; }
+"$python" scripts/check_contents.py "$wheel" "$sdist"
 "$python" -m pip --quiet --disable-pip-version-check install --no-deps --target "$work/site" "$wheel"
 "$python" -m venv "$work/core"
 awk '/^```python/ {inside = 1; next} /^```/ {if (inside) exit} inside' README.md >"$work/readme.py"
