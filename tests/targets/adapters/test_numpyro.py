@@ -367,3 +367,29 @@ def test_values_come_to_their_bounds_where_the_model_says(distribution, lower, u
             bound = lower if np.abs(value - lower).max() < np.abs(value - upper).max() else upper
             assert (np.abs(value - bound) <= 2 * max(np.spacing(bound), np.finfo(float).tiny)).all()
             assert (np.abs(target.position(np.asarray(end) - 3.0 * sign)["a"] - value) > 0).all()
+
+
+class Counted(dist.Normal):
+    """A distribution whose sampler takes no keys but JAX's own."""
+
+    def sample(self, key, sample_shape=()):
+        return super().sample(key, sample_shape) + jax.random.poisson(key, 3.0, sample_shape + self.batch_shape)
+
+
+def test_a_sampler_may_need_keys_of_jax():
+    model_info = klover.from_numpyro(lambda: numpyro.sample("x", Counted(0.0, 1.0))).model_info
+    assert model_info is not None
+    assert np.asarray(model_info.prior(jax.random.key(0), 500)["x"]).mean() > 2
+
+
+def test_prior_draws_follow_the_prior(getkey):
+    def model():
+        scale = numpyro.sample("scale", dist.Gamma(3.0, 2.0))
+        numpyro.sample("x", dist.Normal(scale, 0.5).expand([2]).to_event(1))
+
+    model_info = klover.from_numpyro(model).model_info
+    assert model_info is not None
+    drawn = model_info.prior(getkey(), 4000)
+    scale, x = np.exp(drawn["scale"]), np.asarray(drawn["x"])
+    assert stats.kstest(scale, stats.gamma(3, scale=0.5).cdf).pvalue > 1e-4
+    assert stats.kstest((x - scale[:, None]).ravel(), stats.norm(scale=0.5).cdf).pvalue > 1e-4

@@ -21,6 +21,7 @@ from jax.core import Tracer
 from klover.base import optional
 from klover.base.checks import check_function, note
 from klover.base.jaxpr import trace
+from klover.base.keys import quick
 from klover.base.processes import num_devices
 from klover.targets.adapters.numpyro_sites import Sites, flat_prior, inspect_model
 from klover.targets.bounds import Corners, reach
@@ -157,7 +158,13 @@ def _model_info(model: Callable, args: tuple, kwargs: dict, sites: Sites) -> Mod
 
     def prior(key, num):
         # One program from the key to the draws: to split a key by itself compiles for longer than the draws take.
-        draws = trace(lambda key: jax.vmap(draw)(jax.random.split(key, num)), key, is_for_one_run=True)(key)
+        def run(key):
+            return trace(lambda key: jax.vmap(draw)(jax.random.split(key, num)), key, is_for_one_run=True)(key)
+
+        try:
+            draws = run(quick(key))
+        except NotImplementedError:  # jax.random.poisson takes no keys but JAX's own
+            draws = run(key)
         return jax.tree.map(np.asarray, draws)
 
     # Given the continuous sites alone, observations with discrete parents are neither independent nor replayed.
