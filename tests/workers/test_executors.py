@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import multiprocessing
+import os
 import time
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 
 from helpers import needs
 from klover.workers.crew import connect
-from klover.workers.errors import PoolGone, Refused
+from klover.workers.errors import PoolGone, Refused, WorkerDied
 from klover.workers.parcel import Job
 from klover.workers.work import OnItems, OnPoints
 from pool_functions import POISON, bell, kind_of, poisoned
@@ -22,13 +23,15 @@ def points(num):
     return np.column_stack([np.arange(float(num)), np.ones(num)])
 
 
-def collect(workers, job, tasks):
-    """Return values, and how often each of them was handed on."""
+def collect(workers, job, tasks, errors=None):
+    """Return values, and how often each of them was handed on; errors go into a dict, if there is one."""
     found, counts = job.work.missing(len(tasks)), np.zeros(len(tasks), int)
 
     def done(indices, values, raised):
         found[indices] = values
         counts[indices] += 1
+        if errors is not None:
+            errors.update(raised)
 
     workers.run(job, tasks, done)
     return found, counts
@@ -43,7 +46,7 @@ def test_processes_of_the_user_are_left_open_and_gone_when_one_dies():
         np.testing.assert_array_equal(found, bell(x))
         assert (counts == 1).all()
         workers.close()
-        with pytest.raises(PoolGone, match="pool=ProcessPoolExecutor is gone"):
+        with pytest.raises(PoolGone, match="pool=ProcessPoolExecutor is gone.* It was at .* tasks of density: "):
             collect(workers, Job("density", OnPoints(poisoned)), x)
 
 
@@ -109,3 +112,31 @@ def test_a_point_that_ends_the_workers_of_a_cluster_is_found():
         found, counts = collect(connect(client), Job("density", OnPoints(poisoned)), x)
     np.testing.assert_array_equal(found, np.where(x[:, 0] == POISON, np.nan, bell(x)))
     assert (counts == 1).all()
+
+
+def test_a_function_that_opens_executors_outlives_what_kills_them_and_names_it():
+    x, opened = points(40), []
+
+    def pool():
+        opened.append(concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
+        return opened[-1]
+
+    workers, job, errors = connect(pool), Job("density", OnPoints(poisoned)), {}
+    found, counts = collect(workers, job, x, errors)
+    np.testing.assert_array_equal(found, np.where(x[:, 0] == POISON, np.nan, bell(x)))
+    assert (counts == 1).all()
+    assert [(int(index), type(error)) for index, error in errors.items()] == [(int(POISON), WorkerDied)]
+    assert len(opened) == 2
+    workers.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        opened[-1].submit(abs, -1)
+
+
+def test_executors_that_never_work_and_what_is_none_are_refused():
+    context = multiprocessing.get_context("spawn")
+    broken = functools.partial(concurrent.futures.ProcessPoolExecutor, 1, context, initializer=os.abort)
+    with pytest.raises(PoolGone, match="break before they have finished anything.*__main__"):
+        collect(connect(broken), Job("density", OnPoints(bell)), points(3))
+    for wrong, words in ((lambda: 5, "got 5"), (bell, "but TypeError: bell.. missing 1 required")):
+        with pytest.raises(PoolGone, match=f"must return a new concurrent.futures.Executor .* arguments, {words}"):
+            collect(connect(wrong), Job("density", OnPoints(bell)), points(3))

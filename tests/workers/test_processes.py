@@ -16,7 +16,7 @@ from klover.workers.errors import PoolGone, TooSlow, WorkerDied
 from klover.workers.parcel import Job
 from klover.workers.scheduler import Scheduler, _Run
 from klover.workers.work import OnItems, OnPoints
-from pool_functions import HANGING, POISON, Slow, bell, hanging, poisoned, square
+from pool_functions import HANGING, HANGING_ONCE, POISON, Hanging, Slow, bell, poisoned, square
 
 
 def points(num):
@@ -105,14 +105,16 @@ def test_a_process_that_is_killed_costs_nothing_but_its_chunk(pair, tmp_path):
     assert len(set(slow.loaded)) == 3  # two processes, and the one in place of the dead one
 
 
-def test_a_point_that_hangs_is_tried_twice_and_given_up():
-    workers, x = connect(2, timeout=0.5), points(20)
-    found, errors, counts = collect(workers, OnPoints(hanging), x)
+def test_a_point_that_hangs_is_tried_twice_and_given_up_unless_it_comes_back_the_second_time(tmp_path):
+    workers, x, function = connect(2, timeout=0.5), points(20), Hanging(tmp_path)
+    found, errors, counts = collect(workers, OnPoints(function), x)
     workers.close()
     np.testing.assert_array_equal(found, np.where(x[:, 0] == HANGING, np.nan, bell(x)))
     assert (counts == 1).all()
+    assert [int(index) for index in errors] == [int(HANGING)]
     assert isinstance(errors[int(HANGING)], TooSlow)
     assert "timeout=0.5" in str(errors[int(HANGING)])
+    assert (function.num_tries(HANGING), function.num_tries(HANGING_ONCE)) == (2, 2)
 
 
 def test_what_is_interrupted_leaves_no_process_at_work(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 
 from klover.base.checks import check_count, check_positive, in_words
 from klover.workers.cluster import Dask, is_dask
-from klover.workers.executors import Foreign
+from klover.workers.executors import Foreign, Opened
 from klover.workers.parcel import Job
 from klover.workers.plain import Alone, Mapped
 from klover.workers.processes import MOST_PROCESSES, Processes
@@ -18,8 +18,8 @@ from klover.workers.scheduler import Done, Scheduler
 from klover.workers.work import Errors
 
 KINDS = (
-    "a whole number of processes, a concurrent.futures.Executor (such as mpi4py's MPIPoolExecutor), a Dask Client, or "
-    "an object with .map"
+    "a whole number of processes, a concurrent.futures.Executor (such as mpi4py's MPIPoolExecutor) or a function that "
+    "opens one, a Dask Client, or an object with .map"
 )
 
 Listener = Callable[[str, Any, Any, Errors], None]
@@ -44,7 +44,7 @@ def check_pool(pool: Any, timeout: Any = None) -> None:
     is_count = isinstance(pool, numbers.Integral) or isinstance(pool, float | np.floating)
     if is_count:
         check_count("pool", pool, 1, "Pass an Executor or a Dask client for more.", maximum=MOST_PROCESSES)
-    is_pool = isinstance(pool, Executor) or is_dask(pool) or callable(getattr(pool, "map", None))
+    is_pool = isinstance(pool, Executor) or is_dask(pool) or callable(getattr(pool, "map", None)) or opens(pool)
     if pool is not None and not is_count and (not is_pool or isinstance(pool, type)):
         raise TypeError(f"pool must be {KINDS}, got {in_words(pool)}.")
     if is_dask(pool) and getattr(pool, "asynchronous", False):
@@ -52,11 +52,16 @@ def check_pool(pool: Any, timeout: Any = None) -> None:
     if timeout is None:
         return
     check_positive("timeout", timeout, "Pass the seconds that one point may take.")
-    if not (is_count or isinstance(pool, Executor) or is_dask(pool)):
+    if not (is_count or isinstance(pool, Executor) or is_dask(pool) or opens(pool)):
         raise ValueError(
             "timeout= needs workers that can be done without, pool= as a whole number, an Executor or a Dask Client: "
             f"nobody else stops waiting for a point. Got pool={in_words(pool)}."
         )
+
+
+def opens(pool: Any) -> bool:
+    """Whether this is a function, which is to open an executor."""
+    return callable(pool) and not isinstance(pool, Executor | type) and not hasattr(pool, "map") and not is_dask(pool)
 
 
 def connect(pool: Any, timeout: float | None = None, num_threads: int = 1) -> Workers:
@@ -80,6 +85,8 @@ def connect(pool: Any, timeout: float | None = None, num_threads: int = 1) -> Wo
         return Scheduler(Dask(pool), timeout)
     if isinstance(pool, Executor):
         return Scheduler(Foreign(pool), timeout)
+    if opens(pool):
+        return Scheduler(Opened(pool), timeout)
     return Mapped(pool)
 
 

@@ -21,9 +21,10 @@ class TooSlow(Quarantined):
     """A point that took longer than ``timeout``, twice."""
 
 
-def gone(name: str, error: BaseException) -> PoolGone:
-    """Say that a pool of the user's is gone, and what to do."""
+def gone(name: str, error: BaseException, was_on_it: str = "") -> PoolGone:
+    """Say that a pool of the user's is gone, what was being evaluated there, and what to do."""
     return PoolGone(
-        f"{name} is gone: {str(error) or type(error).__name__}. What was evaluated until then is kept; pass a pool "
-        "that is open. Workers that die are replaced where pool= is a whole number or a Dask client."
+        f"{name} is gone: {str(error) or type(error).__name__}{was_on_it} What was evaluated until then is kept; pass "
+        "a pool that is open. Workers that die are replaced, and what kills them is found, where pool= is a whole "
+        "number, a function that opens an executor (pool=lambda: ProcessPoolExecutor(4)), or a Dask client."
     )

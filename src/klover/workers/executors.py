@@ -1,16 +1,23 @@
-"""Workers of the user's: any ``concurrent.futures.Executor``, so those of mpi4py."""
+"""Workers of the user's: any ``concurrent.futures.Executor``, so those of mpi4py, and functions that open one.
+
+An executor that loses a process is broken for good. What had been sent to it then may have killed the process: if
+another executor can be opened, these chunks are suspects, each evaluated in a process of its own.
+"""
 
 import math
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, CancelledError, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from typing import Any
 
+from klover.base.checks import in_words
 from klover.workers import apart, task
-from klover.workers.errors import gone
+from klover.workers.errors import PoolGone, gone
 from klover.workers.parcel import Job
 
+MOST_FALSE_STARTS = 3
+"""Executors in a row that break before one chunk is finished."""
 SECONDS_TO_LOAD = 60.0
 """What a worker may take to load a function, with all that it imports, where nobody can see when it has done so."""
 
@@ -25,7 +32,7 @@ class Foreign:
     """
 
     def __init__(self, executor: Any):
-        self._executor = executor
+        self._executor: Any = executor
         self._stuck: list[Future] = []
         self._loading: dict[Future, float] = {}
         self.name = f"pool={type(executor).__name__}"
@@ -80,3 +87,82 @@ class Foreign:
 
     def close(self) -> None:
         """Leave the executor open: it is the user's."""
+
+
+class Opened(Foreign):
+    """Engine on executors that a function opens, one after the other as they break; what is open at the end is closed.
+
+    Parameters
+    ----------
+    open_one
+        Returns a new executor.
+    """
+
+    def __init__(self, open_one: Callable[[], Executor]):
+        super().__init__(None)
+        self._open_one, self.name = open_one, f"pool={in_words(open_one)}"
+        self._num_false_starts = 0
+
+    def _count(self) -> int:
+        """Count the workers of what is open; the first chunk opens it."""
+        return 1 if self._executor is None else super()._count()
+
+    def _open(self) -> None:
+        """Open an executor, unless one is open."""
+        if self._executor is not None:
+            return
+        expected = f"{self.name} must return a new concurrent.futures.Executor when it is called without arguments"
+        try:
+            opened = self._open_one()
+        except Exception as error:
+            raise PoolGone(f"{expected}, but {type(error).__name__}: {error}.") from error
+        if not isinstance(opened, Executor):
+            raise PoolGone(f"{expected}, got {in_words(opened)}.")
+        self._executor = opened
+
+    def _send(self, function: Callable, *arguments: Any) -> Future:
+        """Send a task; where the executor has broken, to a new one."""
+        for _ in range(MOST_FALSE_STARTS):
+            self._open()
+            try:
+                future = self._executor.submit(function, *arguments)
+            except BrokenExecutor:
+                self._renew()
+            except RuntimeError as error:
+                raise gone(self.name, error) from error
+            else:
+                future.add_done_callback(self._note)
+                return future
+        raise self._never_works()
+
+    def _note(self, future: Future) -> None:
+        """Count executors that work."""
+        if not future.cancelled() and future.exception() is None:
+            self._num_false_starts = 0
+
+    def _renew(self) -> None:
+        """Let go of an executor that has broken."""
+        self.close()
+        self._num_false_starts += 1
+        if self._num_false_starts > MOST_FALSE_STARTS:
+            raise self._never_works()
+
+    def _never_works(self) -> PoolGone:
+        return PoolGone(
+            f"the executors of {self.name} break before they have finished anything. Where they are processes, a "
+            "script needs `if __name__ == '__main__':`; otherwise see what they wrote to stderr."
+        )
+
+    def is_death(self, error: BaseException) -> bool:
+        """Whether the executor has lost a worker: nobody knows which, so that all chunks on it are suspects."""
+        return isinstance(error, BrokenExecutor)
+
+    def is_end(self, error: BaseException) -> bool:
+        """Return False: what has broken is opened again."""
+        return False
+
+    def close(self) -> None:
+        """Close what is open, without waiting for what is stuck; the next chunk opens another."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=not self._stuck, cancel_futures=True)
+        self._executor, self._stuck = None, []

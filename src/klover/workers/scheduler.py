@@ -40,6 +40,9 @@ LOOK_AT_POOL = 1.0
 MOST_DEATHS = 20
 """Deaths in a row, without one chunk that is finished, for each worker: then the function does not work there."""
 
+MOST_NAMED = 3
+"""Points that the error of a broken pool names."""
+
 Done = Callable[[np.ndarray, Any, Errors], None]
 """Called with each finished chunk: indices of its points, their values, and errors by index of the point."""
 
@@ -196,7 +199,7 @@ class _Run:
     def suspect(self, future: Future, chunk: Chunk, error: BaseException) -> None:
         """Find out whether all workers are gone, or one, or neither."""
         if self.engine.is_end(error):
-            raise gone(self.engine.name, error) from error
+            raise gone(self.engine.name, error, self.on_it([chunk, *self.flying.values()])) from error
         if not self.engine.is_death(error):
             if self.scheduler.pace(self.job) is None:
                 raise Refused(
@@ -208,6 +211,13 @@ class _Run:
             self.waiting.append(chunk)
             return
         self.mourn(chunk)
+
+    def on_it(self, chunks: list[Chunk]) -> str:
+        """Say what was being evaluated when a pool broke: one of it may have been the cause."""
+        indices = np.concatenate([chunk.indices for chunk in chunks])
+        first = [str(self.tasks[index]) for index in indices[:MOST_NAMED]]
+        more = ", ..." if len(indices) > MOST_NAMED else ""
+        return f" It was at {len(indices)} of {len(self.tasks)} tasks of {self.job.name}: {', '.join(first)}{more}."
 
     def mourn(self, chunk: Chunk) -> None:
         """Send a chunk that has killed again, or its halves; give up a point that did so alone."""

@@ -63,9 +63,9 @@ def from_callback(
         Whether an error of the functions goes on to the caller, in words that name the point.
     pool
         Who evaluates, where a point takes a millisecond or more: a whole number of processes, a
-        ``concurrent.futures.Executor`` (so mpi4py's), a Dask ``Client``, any object with ``.map``. The functions travel
-        once to each worker. A point that kills its worker is NaN, and named in the verdict (``docs/scale.md``). A
-        script that passes a whole number needs ``if __name__ == "__main__":``.
+        ``concurrent.futures.Executor`` (so mpi4py's) or a function that opens one, a Dask ``Client``, any object with
+        ``.map``. The functions travel once to each worker. A point that kills its worker is NaN, and named in the
+        verdict (``docs/scale.md``). A script that passes a whole number needs ``if __name__ == "__main__":``.
     timeout
         Seconds that one point may take, with a pool; one that takes longer twice is NaN, and named in the verdict.
     start
