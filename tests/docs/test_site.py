@@ -96,7 +96,7 @@ def show(browser, path, width, scheme):
     preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
     browser.get(path.as_uri())
-    sideways = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+    sideways = browser.execute_script("return document.documentElement.scrollWidth") - width
     return {
         "console": [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"],
         "elsewhere": browser.execute_script(FROM_ELSEWHERE),
