@@ -11,6 +11,7 @@ from scipy import stats
 
 import klover
 from klover.importance.draws import over_draws
+from klover.targets.adapters import pymc as adapter
 from klover.targets.evaluator import Evaluator
 
 pymc = pytest.importorskip("pymc")
@@ -118,6 +119,22 @@ def test_predictions_of_mixtures_have_their_weights_and_are_compiled_once(monkey
     assert len(compiled) == 1
     assert len(np.unique(y)) == y.size == 2000
     assert abs(y.mean() - 1.0) < 5 * np.sqrt(3.25 / y.size)
+
+
+def test_categories_are_drawn_at_once_and_are_those_of_pytensor():
+    p = np.random.default_rng(0).dirichlet(np.ones(4), size=(3, 50))
+    variables = [
+        pymc.Categorical.dist(p=p),
+        pymc.Categorical.dist(p=p[0], shape=(2, 50)),
+        pymc.Categorical.dist(p=[0.2, 0.8], shape=7),
+    ]
+    drawn = pymc.draw(variables, mode=adapter._mode(), random_seed=1)
+    expected = pymc.draw(variables, mode="FAST_COMPILE", random_seed=1)
+    for ours, theirs in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    function = pymc.pytensorf.compile([], variables, mode=adapter._mode())
+    drawing = [type(node.op).__name__ for node in function.maker.fgraph.apply_nodes if "categorical" in str(node.op)]
+    assert drawing == ["Categories"] * 3
 
 
 def test_ordered_variables_begin_somewhere():

@@ -130,6 +130,33 @@ def _prior(model: Any, unconstrain: Callable) -> Callable[..., dict[str, Any]]:
     return prior
 
 
+@functools.cache
+def _mode() -> Any:
+    """Return a mode of PyTensor without C, in which the categories of all observations are drawn at once.
+
+    PyTensor draws them one by one, which is most of the time of a mixture's predictions. Here a category is the number
+    of cumulative probabilities that a uniform number reaches; the last is 1, and may be rounded to less.
+    """
+    from pytensor.compile.mode import get_mode
+    from pytensor.graph.rewriting.basic import node_rewriter, out2in
+    from pytensor.tensor.random.basic import CategoricalRV
+
+    class Categories(CategoricalRV):
+        @classmethod
+        def rng_fn(cls, rng, p, size):
+            uniform = rng.random((*(p.shape[:-1] if size is None else size), 1))
+            return np.sum(np.cumsum(p, axis=-1)[..., :-1] <= uniform, axis=-1)
+
+    @node_rewriter([CategoricalRV])
+    def at_once(graph, node):
+        if isinstance(node.op, Categories):
+            return None
+        return Categories(**node.op._props_dict()).make_node(*node.inputs).outputs
+
+    mode: Any = get_mode("FAST_COMPILE")
+    return mode.register((out2in(at_once), 100))
+
+
 def _predict(model: Any, data: dict[str, np.ndarray]) -> Callable[..., dict[str, Any]]:
     """Return the way from a key and the variables to new observations, with new values of some of the model's data.
 
@@ -155,7 +182,7 @@ def _predict(model: Any, data: dict[str, np.ndarray]) -> Callable[..., dict[str,
         lengths = {length: size for length, size in sizes.items() if length.owner is None}
         outputs = clone_replace(list(model.observed_RVs), replace={**inputs, **new, **lengths}, rebuild_strict=False)
         arguments = [*inputs.values(), *new.values()]
-        function = compile_graph(arguments, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+        function = compile_graph(arguments, outputs, mode=_mode(), on_unused_input="ignore")
         return function, [each for each in function.get_shared() if isinstance(each.type, RandomType)]
 
     def predict(key, position):
