@@ -11,6 +11,7 @@ from klover.verdict.status import Status
 
 DIM, SIZE = 3, 500
 NORMAL = Mixture.of(Family("normal").components(np.zeros((1, DIM)), np.ones((1, DIM))))
+TARGET = Target(lambda x: -0.5 * (x @ x), np.zeros(DIM))
 
 
 def particles(log_evidence, x=None, drift=0.0):
@@ -19,7 +20,6 @@ def particles(log_evidence, x=None, drift=0.0):
     log_p = -0.5 * (x**2).sum(1)
     uniform = np.full(len(x), -np.log(len(x)))
     none = np.asarray(0)
-    target = Target(lambda x: -0.5 * (x @ x), np.zeros(DIM))
     return ParticleDraws(
         x,
         log_p,
@@ -28,7 +28,7 @@ def particles(log_evidence, x=None, drift=0.0):
         np.asarray(2.0),
         none,
         none,
-        target,
+        TARGET,
         np.asarray(log_evidence, float),
         np.asarray(drift),
     )

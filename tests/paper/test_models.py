@@ -67,6 +67,11 @@ def test_the_exact_sampler_and_importance_sampling_agree(split, build, sample, g
     fit = klover.boost(
         getkey(), target, start="forward", max_components=1, family="student", fitter="em", newcomer="lbfgs"
     )
+    if build is models.linear_regression:
+        # One Student component covers it.
+        assert fit.ess >= 0.6 * fit.draws.num_draws
+        assert fit.pareto_k < 0.5
+        assert fit.verdict.trusted
     draws = sample(np.random.default_rng(0), split, 4000)
     exact = np.column_stack(jax.tree.leaves(draws))
     summary = fit.summary()

@@ -34,7 +34,10 @@ def context_of(target, tuning=None):
     return Context(np.random.default_rng(0), Evaluator(target), 8, tuning=tuning or Tuning())
 
 
-@pytest.mark.parametrize(("dim", "distance", "scale"), [(5, 16.0, 1.0), (10, 25.0, 1.0), (5, 4.0, 0.3)])
+@pytest.mark.parametrize(
+    ("dim", "distance", "scale"),
+    [pytest.param(5, 16.0, 1.0, marks=pytest.mark.slow), (10, 25.0, 1.0), (5, 4.0, 0.3)],
+)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_second_modes_that_no_draw_meets_are_found_and_weighed(seed, dim, distance, scale):
     fit = klover.refine(seed, two_modes(dim, distance, scale))

@@ -58,10 +58,10 @@ def test_particles_know_the_evidence_and_the_moments(getkey):
 
 
 def test_the_better_beginning_is_taken(getkey):
-    evaluator, told = Evaluator(log_gamma(5)), []
-    far = Mixture.of(Family("normal", "diagonal").components(jnp.full((1, 5), 20.0), jnp.full((1, 5), 1e-4)))
+    evaluator, told = Evaluator(log_gamma(3)), []
+    far = Mixture.of(Family("normal", "diagonal").components(jnp.full((1, 3), 20.0), jnp.full((1, 3), 1e-4)))
     escalate(getkey(), evaluator, far, np.asarray(1.0), told.append)
-    # From a good beginning, and from one twice as wide, in five dimensions a few steps are enough.
+    # From a good beginning, and from one twice as wide, in three dimensions a few steps are enough.
     assert len(told) <= ISLANDS.num_sweeps + 12
 
 

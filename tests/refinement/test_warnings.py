@@ -66,12 +66,12 @@ def check(target):
 
 
 @needs("numpyro")
-@pytest.mark.parametrize("scale", [1e-2, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-2, pytest.param(1.0, marks=pytest.mark.slow), 1e4])
 def test_garch(scale):
     check(klover.from_numpyro(garch, jnp.asarray(scale * simulate())))
 
 
-@pytest.mark.parametrize("scale", [1.0, 100.0])
+@pytest.mark.parametrize("scale", [pytest.param(1.0, marks=pytest.mark.slow), 100.0])
 def test_arma(scale):
     check(arma(scale))
 

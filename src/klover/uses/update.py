@@ -9,7 +9,6 @@ from klover.refinement.kept import Kept
 from klover.refinement.refine import refine
 from klover.results.doubt import warn_if_refused
 from klover.results.fit import Fit
-from klover.targets.budget import Budget
 from klover.targets.loaded import as_target
 from klover.targets.target import Target
 from klover.tuning import Tuning
@@ -18,21 +17,12 @@ GOAL = 1000
 """Effective draws of an update, unless the user says how many are enough."""
 
 
-def update(
-    fit: Fit,
-    target: Target,
-    key: KeyLike = 0,
-    *,
-    min_ess: int | None = None,
-    budget: Budget = None,
-    search: str = "auto",
-    progress: bool | None = None,
-) -> Fit:
+def update(fit: Fit, target: Target, key: KeyLike = 0, **asked: Any) -> Fit:
     """Fit a target of the same parameters; the documentation is that of :meth:`klover.Fit.update`."""
     fit, target = check_instance("fit", fit, Fit), as_target(target)
     check_parameters(fit, target)
     warn_if_refused(fit, "Its draws are only where the work begins; see the new fit's own verdict.")
-    return go_on(fit, target, key, min_ess=min_ess, budget=budget, search=search, progress=progress)
+    return go_on(fit, target, key, **asked)
 
 
 def go_on(

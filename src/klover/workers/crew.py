@@ -2,7 +2,7 @@
 
 import contextlib
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,15 +15,11 @@ from klover.workers.parcel import Job
 from klover.workers.plain import Alone, Mapped
 from klover.workers.processes import MOST_PROCESSES, Processes
 from klover.workers.scheduler import Done, Scheduler
-from klover.workers.work import Errors
 
 KINDS = (
     "a whole number of processes, a concurrent.futures.Executor (such as mpi4py's MPIPoolExecutor) or a function that "
     "opens one, a Dask Client, or an object with .map"
 )
-
-Listener = Callable[[str, Any, Any, Errors], None]
-"""Called with the name of a function, a chunk of its tasks, their values, and errors by place in the chunk."""
 
 
 @runtime_checkable
@@ -91,7 +87,7 @@ def connect(pool: Any, timeout: float | None = None, num_threads: int = 1) -> Wo
 
 
 class Crew:
-    """The workers of one target, who may be replaced for a while, and those who want to know what they find.
+    """The workers of one target, who may be replaced for a while.
 
     Parameters
     ----------
@@ -102,21 +98,10 @@ class Crew:
     def __init__(self, pool: Any = None, timeout: float | None = None):
         self._timeout = timeout
         self._workers = connect(pool, timeout)
-        self.listeners: list[Listener] = []
 
     def run(self, job: Job, tasks: Any, done: Done) -> None:
-        """Evaluate a function at all tasks; ``done`` and the listeners hear of each chunk as it is finished."""
-
-        def tell(indices: np.ndarray, values: Any, errors: Errors) -> None:
-            done(indices, values, errors)
-            if self.listeners:
-                chunk = tasks[indices] if isinstance(tasks, np.ndarray) else [tasks[index] for index in indices]
-                place = {int(index): place for place, index in enumerate(indices)}
-                here = [(place[index], error) for index, error in errors]
-                for listener in self.listeners:
-                    listener(job.name, chunk, values, here)
-
-        self._workers.run(job, tasks, tell)
+        """Evaluate a function at all tasks; ``done`` hears of each chunk as it is finished."""
+        self._workers.run(job, tasks, done)
 
     @contextlib.contextmanager
     def replaced_by(self, pool: Any) -> Iterator[None]:
