@@ -252,7 +252,7 @@ def test_bad_starts_are_refused(getkey):
 
 
 @pytest.mark.slow
-def test_a_fit_is_a_start_that_grows(getkey):
+def test_a_fit_is_a_start(getkey):
     target = klover.Target(two_gaussians(), jnp.zeros(2))
     options = EM | {"family": "normal", "update": "all", "num_round_draws": 1000, "num_draws": 1000}
     first = klover.boost(0, target, "forward", max_components=1, **options)

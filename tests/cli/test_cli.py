@@ -106,27 +106,13 @@ def test_figures_are_named_once():
 
 
 @needs("blackjax", "tqdm")
-def test_a_small_table_is_computed_resumed_and_shown(tmp_path):
-    command = [sys.executable, "-m", "klover"]
-    command += [
-        "paper",
-        "table",
-        "blr",
-        "--datasets",
-        "power",
-        "--methods",
-        "hmc",
-        "--jobs",
-        "1",
-        "--out",
-        str(tmp_path),
-    ]
-    first = subprocess.run([*command, "--splits", "1"], capture_output=True, text=True, timeout=300, check=True)
+def test_a_small_table_is_computed_resumed_and_shown(tmp_path, capsys):
+    arguments = "paper table blr --datasets power --methods hmc --jobs 1 --out".split() + [str(tmp_path)]
+    command = [sys.executable, "-m", "klover", *arguments, "--splits", "1"]
+    first = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert "HMC (1 split)" in first.stdout
-    second = subprocess.run(
-        [*command, "--splits", "2", "--resume"], capture_output=True, text=True, timeout=300, check=True
-    )
-    assert "HMC (2 splits)" in second.stdout
+    assert cli.main([*arguments, "--splits", "2", "--resume"]) == 0
+    assert "HMC (2 splits)" in capsys.readouterr().out
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     assert len(lines) == 2
     assert (tmp_path / "blr.md").exists()
