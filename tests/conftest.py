@@ -2,6 +2,7 @@ import collections
 import dataclasses
 import functools
 import importlib
+import importlib.util
 import inspect
 import itertools
 import os
@@ -59,6 +60,10 @@ def check(function=None, **options):
 
     return call
 
+
+# On Python 3.11 bilby imports pip, after which setuptools, which PyTensor needs, can no longer be imported.
+if importlib.util.find_spec("setuptools") is not None:
+    importlib.import_module("setuptools")
 
 # A module imported before the hook would go unchecked, so nothing here imports klover.
 jaxtyping.jaxtyped = check

@@ -244,7 +244,7 @@ def table(folder: Path) -> dict[str, tuple[Callable, dict[str, Any], dict[str, d
         "Fit.importance": (fit.importance, {"key": 0, "num_draws": 10}, {}),
         "Fit.stream": (
             fit.stream,
-            {"key": 0, "num_draws": 10, "functions": None, "progress": False},
+            {"key": 0, "num_draws": 10, "functions": None, "progress": False, "pool": None},
             {"functions": {"words": {"a": "b"}}},
         ),
         "Fit.update": (
@@ -254,12 +254,12 @@ def table(folder: Path) -> dict[str, tuple[Callable, dict[str, Any], dict[str, d
         ),
         "Fit.loo": (
             fit.loo,
-            {"log_likelihood": lambda x: -0.01 * x**2, "groups": None, "key": 0, "min_ess": None},
+            {"log_likelihood": lambda x: -0.01 * x**2, "groups": None, "key": 0, "min_ess": None, "pool": None},
             {"log_likelihood": FUNCTIONS},
         ),
         "Fit.kfold": (
             fit.kfold,
-            {"num_folds": 2, "log_likelihood": lambda x: -0.01 * x**2, "key": 0, "min_ess": None},
+            {"num_folds": 2, "log_likelihood": lambda x: -0.01 * x**2, "key": 0, "min_ess": None, "pool": None},
             {"log_likelihood": FUNCTIONS},
         ),
         "Fit.sensitivity": (parted.sensitivity, {"names": None, "powers": (0.8, 1.25), "key": 0}, {}),

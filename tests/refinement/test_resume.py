@@ -101,9 +101,9 @@ def test_a_larger_budget_and_another_key_find_what_they_share(whole, tmp_path):
 
 def test_a_budget_of_time_is_that_of_each_call(tmp_path):
     path, target = tmp_path / "journal", resumed_job.make_target("jax", [])
-    fits = [klover.refine(0, target, budget=datetime.timedelta(seconds=30), journal=path) for _ in range(2)]
+    fits = [klover.refine(0, target, budget=datetime.timedelta(hours=1), journal=path) for _ in range(2)]
     assert all(fit.verdict.trusted for fit in fits)
-    assert fits[1].settings["num_replayed"] > 1000
+    assert fits[1].settings["num_replayed"] > 0.9 * fits[1].num_evaluations
 
 
 def test_a_noisy_density_is_seen_and_not_gone_on_with(tmp_path):
