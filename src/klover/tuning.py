@@ -43,6 +43,9 @@ class Search:
     full_dim: int = number(
         128, "dimensions", "beyond this covariances are diagonal: draws would not tell matrices", "measured: memory"
     )
+    warped_dim: int = number(
+        384, "dimensions", "beyond this there are no chains and no bent warps", "measured: seconds of a fit"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +204,7 @@ class Answer:
     most_draws: int = number(98304, "draws", "that this may take", "guess")
     fewest_effective: int = number(100, "draws", "below which nothing is trusted", "habit")
     least_share: float = number(
-        0.01, "share", "of final draws that are effective, at the least", "measured: right answers have 0.1 and more"
+        0.03, "share", "of final draws that are effective, at the least", "measured: right answers have 0.1 and more"
     )
     largest_invalid: float = number(0.1, "share", "of final draws that may be NaN or +inf", "guess")
     largest_hidden: float = number(0.01, "share", "of a round's draws that may be, for a density of JAX", "guess")

@@ -57,6 +57,14 @@ def test_density_of_joined_mixtures_is_the_mixed_density(family, share):
     np.testing.assert_allclose(joined.weights.sum(), 1.0)
 
 
+def test_mixtures_of_unlike_covariances_are_joined_by_whole_matrices():
+    first, second = make_mixture(FAMILIES["student-diagonal"]), make_mixture(FAMILIES["student-low-rank"], (1.0,), 5)
+    x, joined = np.random.default_rng(0).normal(size=(9, 2)), join(first, second, 0.3)
+    assert isinstance(joined.components.spread, Full)
+    expected = np.logaddexp(np.log1p(-0.3) + first.log_prob(x), np.log(0.3) + second.log_prob(x))
+    np.testing.assert_allclose(joined.log_prob(x), expected, rtol=1e-12)
+
+
 @all_families
 def test_density_of_taken_components_is_conditional(family):
     mixture, x = make_mixture(family), np.random.default_rng(0).normal(size=(9, 2))

@@ -5,6 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks.reach import hierarchy as regression
 from jax.scipy.stats import norm
 
 from klover import Target, refine
@@ -15,7 +16,7 @@ from klover.refinement.chains import begin, follow_lead, run_chains
 from klover.refinement.start import from_target
 from klover.refinement.state import Context, RoundInfo, Stage
 from klover.targets.evaluator import Evaluator
-from klover.tuning import Exploration, Tuning
+from klover.tuning import Exploration, Search, Tuning
 from klover.warps.warp import fit_warp
 
 NUM_GROUPS, SCALE = 12, 0.5
@@ -40,6 +41,17 @@ def test_a_neck_is_left_to_chains():
     state = from_target(context)
     assert state.stage is Stage.CHAIN
     assert context.evaluator.num_evaluations < 10_000
+
+
+def test_so_it_is_beyond_the_largest_dimension_of_whole_covariances():
+    context = make_context(dataclasses.replace(FEW, search=Search(full_dim=4)))
+    assert context.can_whiten
+    state = from_target(context)
+    assert state.stage is Stage.CHAIN
+    assert state.warp is None
+    assert context.evaluator.num_evaluations < 10_000
+    narrow = make_context(dataclasses.replace(FEW, search=Search(full_dim=4, warped_dim=4)))
+    assert from_target(narrow).stage is Stage.BEGIN
 
 
 def test_chains_come_to_the_bulk():
@@ -97,3 +109,14 @@ def test_a_centred_hierarchy_is_answered():
     fit = refine(0, Target(hierarchy, jnp.zeros(2 + NUM_GROUPS)))
     assert fit.verdict.trusted
     assert fit.num_evaluations < 300_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_centred", [True, False])
+def test_a_hierarchy_beyond_the_largest_dimension_of_whole_covariances_is_answered(is_centred):
+    problem = regression(150, is_centred, 3)
+    fit = refine(0, problem.target)
+    assert fit.verdict.trusted
+    assert fit.draws.kind == "importance"
+    assert problem.log_evidence is not None
+    assert abs(fit.log_evidence - problem.log_evidence) < max(5 * fit.log_evidence_se, 0.05)

@@ -14,7 +14,7 @@ from klover.mixtures.mixture import Mixture
 from klover.refinement import escalation
 from klover.refinement.escalation import carry, compile_ahead, escalate, mean_field
 from klover.targets.evaluator import BudgetExhausted, Evaluator
-from klover.tuning import Answer, Islands, Missed, Moves, Tuning
+from klover.tuning import Answer, Islands, Missed, Moves, Search, Tuning
 from klover.verdict.checks import Case, missed_by_particles, unconverged
 from klover.verdict.status import Status
 
@@ -85,7 +85,9 @@ def test_refine_escalates_where_weights_cannot_work(getkey):
     # The islands' log evidences have a standard deviation of 0.6 or so: limits well beyond that make one verdict sure.
     islands = Islands(largest_spread=5.0, least_agreement=1e-5)
     # What the weights miss is not the question here: a small search is enough.
-    tuning = Tuning(islands=islands, answer=Answer(largest_drift=9.0), missed=Missed(num_starts=16, thorough=1))
+    missed, answer = Missed(num_starts=16, thorough=1), Answer(largest_drift=9.0)
+    # Behind a bent warp weights would do.
+    tuning = Tuning(islands=islands, answer=answer, missed=missed, search=Search(warped_dim=128))
     fit = refine(getkey(), log_gamma(140), tuning=tuning)
     assert fit.kind == "particles"
     assert fit.verdict.status is Status.PARTICLES

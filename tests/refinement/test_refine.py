@@ -417,7 +417,7 @@ def test_a_low_rank_family_follows_correlations_that_a_diagonal_one_cannot(rank,
 
 @pytest.mark.parametrize("family", ["student-low-rank", "student"])
 def test_beyond_the_largest_dimension_of_matrices_no_family_needs_them(family, getkey):
-    tuning = Tuning(search=Search(full_dim=4))
+    tuning = Tuning(search=Search(full_dim=4, warped_dim=4))
     fit = klover.refine(getkey(), scaled_normal(), family=family, tuning=tuning)
     assert_right(fit, SCALED_EVIDENCE)
     assert type(unwarped(fit.mixture).components.spread) is (LowRank if "low-rank" in family else Diagonal)
@@ -468,14 +468,24 @@ def test_a_posterior_that_nan_cuts_is_refused(getkey):
     assert fit.verdict.status is Status.NOT_A_NUMBER, str(fit.verdict)
 
 
-@pytest.mark.parametrize("error", [np.linalg.LinAlgError("singular"), ZeroDivisionError("division by zero")])
-def test_a_computation_that_fails_is_a_refusal_with_the_reason(monkeypatch, error):
+FAILURES = [np.linalg.LinAlgError("singular"), ZeroDivisionError("division by zero"), OverflowError("out of range")]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("klover.refinement.refine", "take_round"),
+        ("klover.refinement.refine", "from_target"),
+        ("klover.refinement.answer", "look_for_missed"),
+        ("klover.verdict.judge", "CHECKS"),
+    ],
+)
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_a_computation_that_fails_is_a_refusal_with_the_reason(monkeypatch, module, name, error):
     def fail(*_):
         raise error
 
-    refine_module = sys.modules["klover.refinement.refine"]
-    take_round = refine_module.take_round
-    monkeypatch.setattr(refine_module, "take_round", lambda *each: fail() if each[1].history else take_round(*each))
+    monkeypatch.setattr(sys.modules[module], name, (fail,) if name == "CHECKS" else fail)
     target = klover.Target(lambda x: -0.5 * jnp.sum(jnp.exp(0.3 * x) ** 2 + x**2), np.zeros(3))
     fit = klover.refine(0, target)
     assert not fit.verdict.trusted

@@ -14,6 +14,7 @@ from klover.refinement.start import from_given, from_target
 from klover.refinement.state import Context
 from klover.refinement.whitening import loss_of, ranks_of, whiten
 from klover.results.integrity import check_warp
+from klover.search.modes import climb_target
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Search, Tuning
 from klover.warps.linear import Linear
@@ -29,9 +30,14 @@ def make_context(target: Target, **options) -> Context:
     return Context(np.random.default_rng(0), Evaluator(target), 4, **options)
 
 
+def highest_top(context: Context):
+    tops, values = climb_target(context.evaluator, context.region.draw_starts(context.generator, 4))
+    return tops[np.argmax(values)]
+
+
 def test_the_covariance_of_a_gaussian_is_found_exactly():
     context = make_context(PROBLEM.target)
-    warp = whiten(context)
+    warp = whiten(context, highest_top(context))
     assert warp is not None
     assert warp.kind == WHITENED
     (layer,) = warp.layers
@@ -55,7 +61,7 @@ def test_a_whole_matrix_where_directions_are_not_enough():
     scales, rotation = np.geomspace(0.03, 30.0, 130), np.linalg.qr(rng.normal(size=(130, 130)))[0]
     matrix = rotation / scales
     context = make_context(Target(lambda x: -0.5 * jnp.sum((matrix.T @ x) ** 2), np.ones(130)))
-    warp = whiten(context)
+    warp = whiten(context, highest_top(context))
     assert warp is not None
     assert isinstance(warp.layers[0], Linear)
     assert loss_of(context, warp.layers[0]) < 1e-3
@@ -121,7 +127,7 @@ def test_a_density_without_a_top_is_left_alone():
         lambda x: -0.5 * x[0] ** 2 / 9 - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0]) - 75 * x[0], np.zeros(151)
     )
     # It ends, and warns of nothing; what it returns has finite numbers.
-    warp = whiten(make_context(funnel))
+    warp = whiten(make_context(funnel), np.zeros(151))
     assert warp is None or all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(warp))
 
 

@@ -16,6 +16,7 @@ from klover.search.modes import (
     RISING_TOPS,
     Modes,
     climb_target,
+    end_in_neck,
     find_modes,
     resolution_of,
     settle,
@@ -225,15 +226,27 @@ def test_newton_steps_from_the_top_stay_and_cost_one_hessian():
     assert evaluator.num_evaluations <= 1 + 2 * 2 * 3
 
 
-def test_a_neck_ends_a_search_early():
-    def neck(x):
-        return -jnp.sum(((x[2:] - x[1]) * jnp.exp(-x[0])) ** 2) - 9 * x[0] - 0.5 * jnp.sum((x[2:] - 1.0) ** 2)
+def neck(x):
+    return -jnp.sum(((x[2:] - x[1]) * jnp.exp(-x[0])) ** 2) - 9 * x[0] - 0.5 * jnp.sum((x[2:] - 1.0) ** 2)
 
+
+def test_a_neck_ends_a_search_early():
     evaluator = Evaluator(Target(neck, jnp.zeros(12)))
     modes = find_modes(np.random.default_rng(0), evaluator, Region(evaluator.target), SEARCH)
     assert modes.is_neck
     assert modes.num_rising == len(modes.count) == RISING_TOPS
     assert evaluator.num_evaluations < 10_000
+
+
+@pytest.mark.parametrize(("log_density", "is_neck"), [(neck, True), (lambda x: -0.5 * jnp.sum(x**2), False)])
+def test_a_few_climbs_tell_a_neck(log_density, is_neck):
+    evaluator = Evaluator(Target(log_density, jnp.zeros(12)))
+    tops, values = climb_target(evaluator, np.random.default_rng(0).normal(size=(RISING_TOPS, 12)))
+    before = evaluator.num_evaluations
+    assert end_in_neck(evaluator, tops, values) == is_neck
+    # Two tops that rest are enough to know.
+    assert is_neck or evaluator.num_evaluations - before <= 2 * (1 + 2 * 2 * 12)
+    assert not end_in_neck(evaluator, tops[:2], values[:2])
 
 
 def test_kinks_are_no_necks():

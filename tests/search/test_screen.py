@@ -36,6 +36,14 @@ def test_the_nearest_component_by_angle_counts():
     np.testing.assert_allclose(score(mixture, np.array([[0.0, 3.0]]), np.array([[0.0, 1.0]])), 1.0)
 
 
+def test_in_very_many_dimensions_every_component_is_asked():
+    dim = 3000
+    mixture = mixture_of("normal-diagonal", np.stack([np.zeros(dim), np.full(dim, 9.0)]), np.ones((2, dim)))
+    x = np.full((1, dim), 1.0)
+    np.testing.assert_allclose(score(mixture, x, -x), 1.0)
+    np.testing.assert_allclose(score(mixture, x, 9.0 - x), 1.0)
+
+
 def test_where_there_is_no_slope_nothing_is_suspected():
     mixture = mixture_of("normal", np.zeros((1, 2)), np.ones((1, 2)))
     np.testing.assert_array_equal(score(mixture, np.array([[1.0, 1.0]]), np.zeros((1, 2))), 1.0)

@@ -121,6 +121,15 @@ def _many_whitened_squares_jvp(primals, tangents):
     return _many_whitened_squares(*primals), jax.jvp(_whitened_squares, primals, tangents)[1]
 
 
+FAILURES = (np.linalg.LinAlgError, ArithmeticError)
+"""What a computation raises that fails on numbers which a target has brought."""
+
+
+def said_of(failure: BaseException) -> str:
+    """Say in words that a computation has failed."""
+    return f"a computation failed: {failure}"
+
+
 def times(root: Float[np.ndarray, "dim *dim"], z: Float[AnyArray, "... dim"]) -> Float[np.ndarray, "... dim"]:
     """Multiply points by a matrix, or by the diagonal of one, on the host."""
     return np.asarray(z * root if root.ndim == 1 else z @ root.T)

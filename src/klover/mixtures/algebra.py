@@ -23,9 +23,17 @@ BOX_INFLATION = 1.2
 def join(first: Mixture, second: Mixture, share: float) -> Mixture:
     """Return the mixture of two mixtures, the second with a share of the weight."""
     xp = namespace(first.log_weights, second.log_weights)
+    if type(first.components.spread) is not type(second.components.spread):
+        first, second = _with_matrices(first), _with_matrices(second)
     components = jax.tree.map(lambda one, two: xp.concatenate([one, two]), first.components, second.components)
     log_weights = [first.log_weights + np.log1p(-share), second.log_weights + np.log(share)]
     return Mixture(components, xp.concatenate(log_weights))
+
+
+def _with_matrices(mixture: Mixture) -> Mixture:
+    """Return the same mixture with whole covariance matrices."""
+    spread = Full(cholesky(mixture.components.spread.covariance()))
+    return Mixture(dataclasses.replace(mixture.components, spread=spread), mixture.log_weights)
 
 
 def take(mixture: Mixture, index: Int[AnyArray, " chosen"]) -> Mixture:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from klover.base.linalg import FAILURES, said_of
 from klover.base.shapes import AnyArray, Float, PyTree
 from klover.importance.draws import WeightedDraws, weigh_on_host
 from klover.mixtures.mixture import Mixture
@@ -61,6 +62,8 @@ def answer(
                 parts, searched = look_for_missed(context, inside, mixture, x, np.asarray(draws.log_ratio), is_thorough)
         except BudgetExhausted as error:
             cause = str(error)
+        except FAILURES as failure:
+            cause = said_of(failure)
     num_repeated = NUM_REPEATED if state.design is None else surrogates.NUM_REPEATED
     case = Case(
         draws,
@@ -130,7 +133,7 @@ def take_over(
     shown.say("particles take over: compiling")
     # A linear warp keeps all that the approximation knows of correlations; a bent one would have to be compiled.
     is_linear = state.warp is not None and not state.warp.is_bent
-    with contextlib.suppress(BudgetExhausted, KeyboardInterrupt, Stranded):
+    with contextlib.suppress(BudgetExhausted, KeyboardInterrupt, Stranded, *FAILURES):
         carried = escalate(
             jax.random.fold_in(key, 1),
             context.evaluator,

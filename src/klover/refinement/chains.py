@@ -69,9 +69,11 @@ def _window(
 ) -> list[Particles]:
     """Return the chains that have moved, after each move of the second half; without a kernel, they make their own."""
     particles, kept = place(context.evaluator, x), []
+    # The better half of what has passed has to tell a whole matrix.
+    every = max(RENEWED, 2 * context.tuning.whitening.pairs_per_dim * context.dim // len(x) + 1)
     is_learning, passed = kernel is None, [particles]
     for turn in range(num_moves):
-        if kernel is None or (is_learning and turn % RENEWED == 0):
+        if kernel is None or (is_learning and turn % every == 0):
             kernel, passed = _metric(context, passed), []
             near = _near(particles)
             particles = near.take(np.resize(np.arange(len(near.x)), len(x)))

@@ -19,6 +19,7 @@ from klover.base.checks import (
     check_instance,
     check_path,
 )
+from klover.base.linalg import FAILURES, said_of
 from klover.base.processes import check_agreement
 from klover.base.shapes import AnyArray, Float, KeyLike, PyTree, RandomKey
 from klover.mixtures.components import Family
@@ -186,7 +187,7 @@ def refine(
             context.evaluator.close_reserve()
             try:
                 state = go_on(context, state, case)
-            except BudgetExhausted:
+            except (BudgetExhausted, *FAILURES):
                 break
         draws, verdict = take_over(key, context, state, case, verdict, shown)
         verdict = with_hints(verdict, dataclasses.replace(case, draws=draws))
@@ -249,6 +250,8 @@ def _begin(context: Context, given: Any, has_surrogate: bool) -> tuple[State, st
         cause = str(error)
     except KeyboardInterrupt:
         cause = INTERRUPTED
+    except FAILURES as failure:
+        cause = said_of(failure)
     broad = cover(context)
     return State(broad, broad, Pool.empty(context.dim)), cause
 
@@ -268,8 +271,8 @@ def _take_rounds(context: Context, state: State, cause: str | None, shown: Progr
         cause = None if thrift.suffices(context, state) else str(error)
     except KeyboardInterrupt:
         cause = INTERRUPTED
-    except (np.linalg.LinAlgError, ArithmeticError) as error:
-        cause = f"a computation failed: {error}"
+    except FAILURES as failure:
+        cause = said_of(failure)
     _check_support(state, context.evaluator)
     return state, cause
 

@@ -22,7 +22,7 @@ from klover.refinement.state import Context, Stage, State
 from klover.refinement.whitening import whiten
 from klover.search.climb import ValueAndGradient
 from klover.search.curvature import log_determinant
-from klover.search.modes import Modes, find_modes
+from klover.search.modes import Modes, climb_target, end_in_neck, find_modes
 from klover.search.recall import Part
 from klover.search.slopes import slopes
 from klover.search.values import ByValues
@@ -94,7 +94,11 @@ def _whitened(context: Context, state: State, warp: Warp | None) -> State:
     modes = None
     try:
         with context.evaluator.part(SEARCH_SHARE):
-            warp = warp or whiten(context)
+            if warp is None:
+                tops, values = _few_tops(context)
+                if state.can_chain and end_in_neck(context.evaluator, tops, values):
+                    return dataclasses.replace(state, stage=Stage.CHAIN)
+                warp = whiten(context, tops[int(np.argmax(values))]) if np.isfinite(values).any() else None
             if warp is not None:
                 broad = _behind(warp, state.broad)
                 state = dataclasses.replace(state, mixture=broad, broad=broad, warp=warp)
@@ -110,6 +114,12 @@ def _whitened(context: Context, state: State, warp: Warp | None) -> State:
     state = dataclasses.replace(state, was_hard=state.was_hard or not modes.is_settled(search))
     parts = around(context, parts_of(modes))
     return dataclasses.replace(state, mixture=join(parts, state.broad, context.tuning.start.broad_share))
+
+
+def _few_tops(context: Context) -> tuple[Float[np.ndarray, "start dim"], Float[np.ndarray, " start"]]:
+    """Climb from a few starts, as many as scores need."""
+    starts = context.region.draw_starts(context.generator, context.tuning.whitening.num_starts)
+    return climb_target(context.evaluator, starts)
 
 
 def _behind(warp: Warp, broad: Mixture) -> Mixture:

@@ -125,8 +125,10 @@ class Context:
 
     @property
     def can_warp(self) -> bool:
-        """Whether there are warps: one coordinate has nobody to depend on, of very many there are too few draws."""
-        return 1 < self.dim <= self.tuning.search.full_dim and self.family.covariance == "full"
+        """Whether there are bent warps: one coordinate has nobody to depend on, of many draws alone tell too little."""
+        search = self.tuning.search
+        most = search.warped_dim if self.can_whiten else search.full_dim
+        return 1 < self.dim <= most and self.family.covariance == "full"
 
     @property
     def can_whiten(self) -> bool:

@@ -15,7 +15,7 @@ from klover.base.shapes import Float
 from klover.fitting.scores import Layer, Pairs, centred, fit_full, fit_low_rank, loss, moved, of_precision, regress
 from klover.refinement.state import Context
 from klover.search.curvature import FIRST_STEP, precision
-from klover.search.modes import LENGTHS, climb_target
+from klover.search.modes import LENGTHS
 from klover.warps.low_rank import LowRankLinear
 from klover.warps.warp import WHITENED, Warp
 
@@ -30,20 +30,17 @@ LARGEST = 1e100
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
-def whiten(context: Context) -> Warp | None:
-    """Return the warp that scores give around the highest of a few tops; None where scales alone are better."""
+def whiten(context: Context, top: Float[np.ndarray, " dim"]) -> Warp | None:
+    """Return the warp that scores give around a top; None where scales alone are better."""
     # A density without a top, or far from any Gaussian, may ask for numbers that there are not.
     with contextlib.suppress(np.linalg.LinAlgError):
-        return _whiten(context)
+        return _whiten(context, top)
     return None
 
 
-def _whiten(context: Context) -> Warp | None:
+def _whiten(context: Context, top: Float[np.ndarray, " dim"]) -> Warp | None:
     tuning, least_gain = context.tuning.whitening, context.tuning.growth.least_gain
-    tops, values = climb_target(context.evaluator, context.region.draw_starts(context.generator, tuning.num_starts))
-    if not np.isfinite(values).any():
-        return None
-    simple = _scales(context, tops[int(np.argmax(values))])
+    simple = _scales(context, top)
     layer = _low_rank(context, simple, 0, tuning.few_pairs)
     if loss_of(context, layer) > least_gain:
         # Directions are at most as many as the dimensions of a whole matrix that draws would tell.

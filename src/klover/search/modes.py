@@ -21,7 +21,8 @@ MOST_LARGE_MODES = 4
 """In many dimensions the curvature of each costs as much as a search."""
 ENDLESS_BATCHES, ENDLESS_SHARE = 4, 0.8
 """Batches of starts, and the share of tops that one start alone has found; of 128 true modes it would be 0.6."""
-MOST_NEWTON_STEPS = 30
+MOST_NEWTON_STEPS, FEW_NEWTON_STEPS = 30, 6
+"""In many dimensions each takes two gradients for every coordinate, and nothing is asked but whether there is a top."""
 NEWTON_GAIN = 0.01
 """A Newton step that promises less, in nats, is not taken."""
 LONG, SHORT = 20, 10
@@ -30,6 +31,8 @@ REST_SHARE = 0.5
 """Of what a budget allows after the first climb of a thrifty search, for all others."""
 RISING_TOPS, RISING_GAIN = 4, 1.0
 """Tops of a neck that are enough of them, and nats that the last Newton step to each has gained."""
+RISING_SHARE = 0.75
+"""Of the tops so far: where several scales narrow, a climb may rest between two necks."""
 NEGLIGIBLE = 10.0
 """Nats for each dimension, and for five more, below the highest top: lower ones hold nothing, were they e¹⁰ as wide."""
 NEGLIGIBLE_THRIFTY = 2.0
@@ -73,8 +76,8 @@ class Modes:
 
     @property
     def is_neck(self) -> bool:
-        """Whether the first tops are all different, and the density rises beyond each of them."""
-        return bool(self.num_rising >= RISING_TOPS and self.num_rising == self.count.sum())
+        """Whether nearly all of the first tops are different, and the density rises beyond them."""
+        return bool(self.num_rising >= RISING_TOPS and self.num_rising >= RISING_SHARE * self.count.sum())
 
     def index(self, x: Float[np.ndarray, " dim"], log_p: float) -> int | None:
         """Find the mode that a top belongs to, by its distance in the metric of the mode and by its height."""
@@ -203,6 +206,19 @@ def climb_target(
     return centre + np.asarray(tops) @ root.T, np.where(np.isfinite(values), values, -np.inf)
 
 
+def end_in_neck(
+    evaluator: Evaluator, tops: Float[np.ndarray, "start dim"], values: Float[np.ndarray, " start"]
+) -> bool:
+    """Whether climbs have ended in a neck: by Newton's method from the highest ends, until too many of them rest."""
+    num = num_resting = 0
+    for place in np.argsort(-values)[: min(RISING_TOPS, int(np.isfinite(values).sum()))]:
+        _, _, is_rising = settle(evaluator.values_and_gradients, tops[place], float(values[place]), FEW_NEWTON_STEPS)
+        num, num_resting = num + 1, num_resting + (not is_rising)
+        if num_resting > (1 - RISING_SHARE) * RISING_TOPS:
+            return False
+    return num >= RISING_TOPS
+
+
 def root_of(shape: Float[np.ndarray, "dim *dim"]) -> Float[np.ndarray, "dim dim"]:
     """Return a square root of a covariance matrix, or of variances."""
     return np.diag(np.sqrt(shape)) if shape.ndim == 1 else np.linalg.cholesky(shape)
@@ -237,7 +253,7 @@ def _with_top(
 
 @np.errstate(over="ignore", invalid="ignore")
 def settle(
-    function: ValueAndGradient, x: Float[np.ndarray, " dim"], value: float
+    function: ValueAndGradient, x: Float[np.ndarray, " dim"], value: float, most_steps: int = MOST_NEWTON_STEPS
 ) -> tuple[Float[np.ndarray, " dim"], float, bool]:
     """Take Newton steps from where a climb has ended, until the next one could gain next to nothing.
 
@@ -248,7 +264,7 @@ def settle(
     """
     _, gradient = (leaf[0] for leaf in function(x[None]))
     gain = 0.0
-    for _ in range(MOST_NEWTON_STEPS):
+    for _ in range(most_steps):
         scale, values, vectors = scaled_eigen(precision(function, x), SMALLEST_PRECISION)
         step = vectors @ (vectors.T @ (gradient / scale) / values) / scale
         if not 0.5 * gradient @ step > NEWTON_GAIN:

@@ -33,7 +33,8 @@ def score(
     """Return the largest cosine over the nearest components; 1 where there is no slope to go by."""
     components = mixture.components
     distance = np.sqrt(components.squared_distance(x))
-    num_asked = int(np.clip(2 * CHANCE * (1 - KNOWN**2) ** (0.5 - 0.5 * mixture.dim), 1, len(distance)))
+    log_asked = np.log(2 * CHANCE) + 0.5 * (1 - mixture.dim) * np.log1p(-(KNOWN**2))
+    num_asked = int(np.clip(np.exp(min(log_asked, 100.0)), 1, len(distance)))
     farthest = np.partition(distance, num_asked - 1, axis=0)[num_asked - 1]
     best = np.full(len(x), -1.0)
     for slot, location in enumerate(components.location):

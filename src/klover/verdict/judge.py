@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
+from klover.base.linalg import FAILURES, said_of
 from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
@@ -98,7 +99,7 @@ def _other_coordinates(case: Case) -> list[str]:
     """Name the parameter that leads others, by the warp, or by the curvature of the density along it."""
     lead = None if case.warp is None else case.warp.lead
     if lead is None and not isinstance(case.draws, ParticleDraws):
-        with contextlib.suppress(BudgetExhausted):
+        with contextlib.suppress(BudgetExhausted, *FAILURES):
             lead = scale_coordinate(case.evaluator, *moments_of(case.draws))
     return [] if lead is None else [NON_CENTRE.format(lead=case.evaluator.target.coordinate_name(lead))]
 
@@ -110,11 +111,13 @@ def _another_sampler(case: Case) -> list[str]:
 
 
 def _ask(check: Check, case: Case) -> Doubt | None:
-    """Ask a check; what cannot be looked at for want of budget is unfinished, unless it is so already."""
+    """Ask a check; what cannot be looked at is unfinished, unless the budget has ended it already."""
     try:
         return check(case)
     except BudgetExhausted as error:
         return Doubt(Status.UNFINISHED, {"cause": str(error)}) if case.cause is None else None
+    except FAILURES as failure:
+        return Doubt(Status.UNFINISHED, {"cause": said_of(failure)})
 
 
 def figures_of(draws: WeightedDraws, tuning: Tuning = TUNING) -> dict[str, Any]:
