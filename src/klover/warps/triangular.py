@@ -5,9 +5,9 @@ coordinate is freed of what they say about its mean and its scale,
 
 .. math:: y_j=\frac{\theta_j-m_j(\ell)}{\exp s_j(\ell)},
 
-where m and s are natural cubic splines of each of the standardised leads :math:`\ell`, with products of two of them:
-fitted by weighted least squares and Fisher scoring, the forward KL of a Normal whose mean and scale depend on the
-leads. Leads are cut at ±5.
+where m and s are natural cubic splines of each of the standardised leads :math:`\ell`, with products of two of them,
+or m is a parabola and s straight: fitted by weighted least squares and Fisher scoring, the forward KL of a Normal whose
+mean and scale depend on the leads. Leads are cut at ±5.
 """
 
 import itertools
@@ -105,7 +105,7 @@ class Triangular:
 
 
 def _features(xp, lead):
-    """Return all functions of the leads: 1, each lead, products of two, and what bends along each of them."""
+    """Return all functions of the leads: 1, each lead, products of two, squares, and what bends along each of them."""
     num = lead.shape[-1]
     first = [xp.ones_like(lead[..., 0]), *(lead[..., i] for i in range(num))]
     products = [lead[..., i] * lead[..., j] for i, j in _pairs(num)]
@@ -120,7 +120,7 @@ def num_features(num: int) -> int:
 
 
 def _pairs(num):
-    return [(i, j) for i in range(num) for j in range(i + 1, num)]
+    return list(itertools.combinations_with_replacement(range(num), 2))
 
 
 def _others(num, i):
@@ -150,8 +150,7 @@ def fit_triangular(x: Points, weight: PerDraw) -> Triangular | None:
     best = int(np.argmax(signs))
     if signs[best] < FEWEST_SIGNS:
         return None
-    leads = [best, *_companions(x, weight, best)]
-    return _fit(x, weight, leads)
+    return _fit(x, weight, [best, *_companions(x, weight, best)])
 
 
 def _signs(u: Points, rest: Points, weight: PerDraw) -> Point:
@@ -173,10 +172,19 @@ def _signs(u: Points, rest: Points, weight: PerDraw) -> Point:
     return np.maximum(explained / (weight @ weight) - NOISE, 0.0).sum(1)
 
 
+def _parabola(lead: PerDraw, x: Points, weight: PerDraw) -> Points:
+    """Return the parabolas of a lead that are nearest to all coordinates."""
+    lead = (lead - lead.mean()) / max(float(lead.std()), np.finfo(float).tiny)
+    features = np.stack([np.ones_like(lead), lead, lead**2], 1)
+    weighted = features.T * weight
+    return features @ np.linalg.lstsq(weighted @ features, weighted @ x)[0]
+
+
 def _companions(x: Points, weight: PerDraw, lead: int) -> list[int]:
     """Return further leads: where the first makes others narrow, a mean that they share must be known as well as they.
 
-    It is the coordinate that tells most of the others, on the side of the lead on which these are narrow.
+    It is the coordinate that tells most of the others, on the side of the lead on which these are narrow, of what the
+    lead itself has left of them.
     """
     order = np.argsort(x[:, lead])
     half = np.searchsorted(np.cumsum(weight[order]), 0.3)
@@ -185,7 +193,10 @@ def _companions(x: Points, weight: PerDraw, lead: int) -> list[int]:
         np.log(weight[side] @ (x[side] - weight[side] @ x[side] / weight[side].sum()) ** 2).sum() for side in sides
     ]
     narrow = sides[int(np.argmin(spreads))]
-    _, covariance = moments(x[narrow], weight[narrow])
+    x, weight = x[narrow], weight[narrow]
+    rest = x - _parabola(x[:, lead], x, weight)
+    rest[:, lead] = x[:, lead]
+    _, covariance = moments(rest, weight)
     scale = np.sqrt(np.diagonal(covariance))
     square = np.minimum((covariance / np.outer(scale, scale)) ** 2, 0.9999)
     gain = -np.log1p(-square * (1 - np.eye(len(scale))))
@@ -198,7 +209,8 @@ def _companions(x: Points, weight: PerDraw, lead: int) -> list[int]:
 def _fit(x: Points, weight: PerDraw, leads: list[int]) -> Triangular:
     """Fit means and log scales of all coordinates but the leads.
 
-    A coordinate has more than straight lines only where the likelihood gains the price of it (Schwarz 1978).
+    A coordinate has more than straight lines, a parabola or splines, only where the likelihood gains the price of it
+    (Schwarz 1978). A parabola goes on where there are no draws yet, along a bent ridge.
     """
     num = len(leads)
     order = np.array([*leads, *np.setdiff1d(np.arange(x.shape[1]), leads)])
@@ -206,44 +218,51 @@ def _fit(x: Points, weight: PerDraw, leads: list[int]) -> Triangular:
     centre = weight @ x[:, :num]
     scale = np.sqrt(weight @ (x[:, :num] - centre) ** 2)
     features = _features(np, np.clip((x[:, :num] - centre) / scale, -LIMIT, LIMIT))
-    straight, bent = (_regress(x[:, num:], weight, features[:, :count]) for count in (1 + num, features.shape[1]))
-    effective = 1 / (weight @ weight)
-    price = np.log(effective) * (features.shape[1] - 1 - num)
-    is_bent = effective * (bent[2] - straight[2]) > price
-    mean, log_scale = bent[0] * is_bent, bent[1] * is_bent
-    mean[: 1 + num] += straight[0] * ~is_bent
-    log_scale[: 1 + num] += straight[1] * ~is_bent
+    lines, squares = np.arange(1 + num), 1 + num + len(_pairs(num))
+    splines = np.setdiff1d(np.arange(features.shape[1]), [1 + num + _pairs(num).index((i, i)) for i in range(num)])
+    effective, best = 1 / (weight @ weight), np.full(x.shape[1] - num, -np.inf)
+    mean, log_scale = np.zeros((2, features.shape[1], x.shape[1] - num))
+    for of_mean, of_scale in ((lines, lines), (np.arange(squares), lines), (splines, splines)):
+        given_mean, given_scale, gain = _regress(x[:, num:], weight, features[:, of_mean], features[:, of_scale])
+        # Few of many coordinates bend, and each of them might have been the one that does so by chance.
+        price = 0.0 if of_mean is lines else 0.5 * np.log(effective) * (len(of_mean) + len(of_scale) - 2 * len(lines))
+        gain = effective * gain - price - (price > 0) * np.log(x.shape[1])
+        is_better = gain > best
+        mean[:, is_better] = log_scale[:, is_better] = 0.0
+        mean[np.ix_(of_mean, is_better)] = given_mean[:, is_better]
+        log_scale[np.ix_(of_scale, is_better)] = given_scale[:, is_better]
+        best = np.maximum(gain, best)
     return Triangular(order, centre, scale, *(np.pad(each, ((0, 0), (num, 0))) for each in (mean, log_scale)))
 
 
 def _regress(
-    x: Points, weight: PerDraw, features: Float[np.ndarray, "draw feature"]
-) -> tuple[Float[np.ndarray, "feature dim"], Float[np.ndarray, "feature dim"], Point]:
+    x: Points, weight: PerDraw, features: Float[np.ndarray, "draw feature"], of_scale: Float[np.ndarray, "draw other"]
+) -> tuple[Float[np.ndarray, "feature dim"], Float[np.ndarray, "other dim"], Point]:
     """Return coefficients of means and log scales, and the mean log likelihood of every coordinate."""
     num = features.shape[1]
     # Next to nothing of a ridge, so that a lead of two values leaves no singular matrix; where zero lies is no matter.
-    ridge = weight @ weight * np.diag(np.arange(num) > 0)
-    weighted = features.T * weight
-    information = np.linalg.inv(weighted @ features + ridge)
+    ridge, scale_ridge = (weight @ weight * np.diag(np.arange(each.shape[1]) > 0) for each in (features, of_scale))
+    weighted, weighted_scale = features.T * weight, of_scale.T * weight
+    information = np.linalg.inv(weighted_scale @ of_scale + scale_ridge)
     one, two = np.triu_indices(num)
     pairs = weighted[one] * features.T[two]
     products = np.empty((x.shape[1], num, num))
     # Regressed logarithms of squares are near: steps alone take many, as none narrows a scale by more than half a nat.
-    square = (x - features @ (information @ (weighted @ x))) ** 2
-    log_scale = 0.5 * information @ (weighted @ np.log(square + SMALLEST_SQUARE * (weight @ square)))
+    square = (x - features @ np.linalg.solve(weighted @ features + ridge, weighted @ x)) ** 2
+    log_scale = 0.5 * information @ (weighted_scale @ np.log(square + SMALLEST_SQUARE * (weight @ square)))
     log_scale[0] += LOG_SQUARE
-    mean, spread = log_scale, features @ log_scale
+    mean, spread = np.zeros((num, x.shape[1])), of_scale @ log_scale
     for _ in range(NUM_STEPS):
         precision = np.exp(-2 * spread)
         relative = precision / (weight @ precision)
         products[:, one, two] = products[:, two, one] = (pairs @ relative).T
         mean = np.linalg.solve(products + ridge, (weighted @ (relative * x)).T[..., None])[..., 0].T
         square = np.minimum((x - features @ mean) ** 2 * precision, LARGEST_SQUARE)
-        score = weighted @ (square - 1)
+        score = weighted_scale @ (square - 1)
         change = 0.5 * information @ score
         if (score * change).sum(0).max() < TOLERANCE * (weight @ weight):
             break
         log_scale = log_scale + change
-        spread = features @ log_scale
+        spread = of_scale @ log_scale
     square = (x - features @ mean) ** 2 * np.exp(-2 * spread)
     return mean, log_scale, -(weight @ (0.5 * np.minimum(square, LARGEST_SQUARE) + spread))
