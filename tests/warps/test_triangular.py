@@ -73,12 +73,23 @@ def test_a_funnel_is_led_wherever_its_scale_stands():
 def test_the_bent_coordinate_leads_a_banana():
     triangular = fitted(draw_banana(NUM))
     assert triangular.order[: triangular.num_leads].tolist() == [1]
-    # Fresh draws, freed of the bend, are the noise around it, of scale 0.3, but for what a spline that is straight
-    # beyond three standard deviations cannot follow of a parabola.
+    # Fresh draws, freed of the bend, are the noise around it, of scale 0.3.
     fresh = draw_banana(NUM, seed=1)
     y = triangular.to_base(fresh)[0]
     noise = (fresh[:, 0] - fresh[:, 1] ** 2) / 0.3
-    assert np.corrcoef(y[:, 1], noise)[0, 1] > 0.95
+    assert np.corrcoef(y[:, 1], noise)[0, 1] > 0.999
+    # The parabola goes on where there are no draws.
+    far = triangular.from_base(np.array([[-4.5, 0.0, 0.0], [4.5, 0.0, 0.0]]))[0]
+    np.testing.assert_allclose(far[:, 0], 4.5**2, rtol=0.02)
+
+
+def test_what_follows_a_lead_is_no_second_one():
+    noise = np.random.default_rng(0).normal(size=(NUM, 4))
+    x = np.concatenate([noise[:, :1], noise[:, :1] ** 2 + 0.1 * noise[:, 1:]], axis=1)
+    triangular = fitted(x)
+    assert triangular.order[: triangular.num_leads].tolist() == [0]
+    y = triangular.to_base(x)[0]
+    np.testing.assert_allclose(np.corrcoef(y.T), np.eye(4), atol=5 / np.sqrt(NUM))
 
 
 def test_scale_and_mean_lead_a_centred_hierarchy():
