@@ -15,6 +15,8 @@ Where the truth is an estimate, five of its own standard errors are added to eve
 
 import dataclasses
 import math
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -151,6 +153,16 @@ def line_of_error(error: BaseException) -> dict[str, Any]:
     """Return what is kept of an exception: its type and its last words."""
     words = (str(error).strip().splitlines() or [""])[-1]
     return {"outcome": RAISED, "status": type(error).__name__, "reason": words[:300]}
+
+
+def warned(seen: Sequence[warnings.WarningMessage]) -> dict[str, Any]:
+    """Return which warnings about arithmetic a user would have read, each with its place: there should be none."""
+    places = {
+        f"{each.filename.rpartition('/')[2]}:{each.lineno} {each.message}"
+        for each in seen
+        if issubclass(each.category, RuntimeWarning)
+    }
+    return {"warned": sorted(places)} if places else {}
 
 
 def not_made(name: str, error: BaseException) -> dict[str, Any]:

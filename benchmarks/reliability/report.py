@@ -69,7 +69,9 @@ def totals(lines: Lines, title: str) -> str:
         rows += [f"  {'wrong':<11} {share(len(of(known, WRONG)), len(known))} of the trusted"]
         rows += [f"  wrong, inside the stated envelope {share(len(broken(known)), len(known))} of the trusted"]
     rows += [f"  {name:<11} {share(len(of(lines, name)), len(lines))}" for name in (REFUSED, UNFINISHED, RAISED)]
-    refused = of(lines, REFUSED)
+    refused, warned = of(lines, REFUSED), [line for line in lines if line.get("warned")]
+    if warned:
+        rows += [f"  with a RuntimeWarning {len(warned)}: {'; '.join(sorted({line['warned'][0] for line in warned}))}"]
     if known and refused:
         rows += [f"  refused although right: {sum(not line['wrong_by'] for line in refused)} of {len(refused)}"]
     return "\n".join(rows)

@@ -56,10 +56,10 @@ def run(name: str, limit: float | None = LIMIT, progress: bool = False, peer: st
         return outcome.not_made(name, error)
     line = outcome.about(case) | ({} if peer is None else {"peer": peer})
     seed = cases.seed_of(name, "fit") % 2**31
-    began, cpu_began = time.perf_counter(), time.process_time()
+    began, cpu_began, seen = time.perf_counter(), time.process_time(), []
     try:
-        with warnings.catch_warnings(), case.precision():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as seen, case.precision():
+            warnings.simplefilter("default")
             with Limit(limit):
                 if peer is None:
                     found = klover.refine(seed, case.target, progress=progress)
@@ -73,7 +73,7 @@ def run(name: str, limit: float | None = LIMIT, progress: bool = False, peer: st
         frame = traceback.extract_tb(error.__traceback__)[-1]
         line |= outcome.line_of_error(error) | {"seconds": time.perf_counter() - began}
         line["where"] = f"{frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
-    return outcome.jsonable(line)
+    return outcome.jsonable(line | outcome.warned(seen))
 
 
 @dataclasses.dataclass(frozen=True)

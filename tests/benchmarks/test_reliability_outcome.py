@@ -107,6 +107,19 @@ def test_a_line_holds_what_became_of_a_fit(monkeypatch):
     assert line["evaluations"] > 1000
 
 
+def test_warnings_about_arithmetic_are_counted(monkeypatch):
+    def refine(*_, **__):
+        np.log(np.zeros(1))
+        raise ValueError("nothing follows.")
+
+    monkeypatch.setattr(case, "build", lambda name: make_case(normal))
+    assert "warned" not in work.run("known/dev/made/0")
+    monkeypatch.setattr(klover, "refine", refine)
+    line = work.run("known/dev/made/0")
+    assert [each.partition(" ")[2] for each in line["warned"]] == ["divide by zero encountered in log"]
+    assert "with a RuntimeWarning 1: test_reliability_outcome.py" in report.text([line])
+
+
 def test_an_exception_and_an_endless_fit_are_outcomes(monkeypatch):
     monkeypatch.setattr(case, "build", lambda name: make_case(lambda x: jnp.where(x[0] > 1e9, 0.0, -jnp.inf)))
     line = work.run("known/dev/made/0")

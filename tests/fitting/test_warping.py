@@ -142,6 +142,15 @@ def test_mismatch_is_never_negative_and_grows_with_distance():
     assert 0 < found[0] < found[1] < found[2]
 
 
+def test_a_draw_without_weight_says_nothing():
+    mixture, sample = gaussian_mixture(500)
+    weight = np.where(np.arange(500) < 400, 1 / 400, 0.0)
+    some = Sample(np.asarray(sample.x)[:400], weight[:400], log_p=np.asarray(sample.log_p)[:400])
+    other = one_component(np.asarray(sample.x))
+    found = mismatch(other, Sample(sample.x, weight, log_p=sample.log_p))
+    np.testing.assert_allclose(found, mismatch(other, some), atol=0.01)  # medians differ, and ratios are cut there
+
+
 def test_mismatch_does_not_depend_on_coordinates():
     mixture, sample = gaussian_mixture(2000)
     warp = fit_warp("correlated", sample.x, sample.weight)

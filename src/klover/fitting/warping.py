@@ -32,6 +32,7 @@ Scored: TypeAlias = tuple[Points, Points]
 Scores: TypeAlias = Callable[[Points], Points]
 
 
+@np.errstate(divide="ignore")  # weights may be zero
 def mismatch(mixture: Mixture, sample: Sample) -> float:
     r"""Return :math:`\log\mathrm E_p[p/q]+\log\mathrm E_p[q/p]`, which no constant changes: zero where q is p.
 
