@@ -26,7 +26,8 @@ from benchmarks.reliability.densities import random_dim, random_rotation
 from benchmarks.reliability.work import Limit, OutOfTime
 from klover.refinement import escalation
 from klover.targets.evaluator import Evaluator
-from klover.verdict.checks import Case, unconverged
+from klover.verdict.case import Case
+from klover.verdict.checks import unconverged
 
 NUM_MEANS = 16
 """Coordinates whose means are kept of a run; those of one run are not independent."""

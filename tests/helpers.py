@@ -18,7 +18,7 @@ from klover.mixtures.scale import Diagonal, Full, LowRank
 from klover.search.missed import Effort, find_missed
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Tuning
-from klover.verdict.checks import Case
+from klover.verdict.case import Case
 from klover.verdict.judge import Verdict, judge
 
 

@@ -15,7 +15,8 @@ from klover.refinement import escalation
 from klover.refinement.escalation import carry, compile_ahead, escalate, mean_field
 from klover.targets.evaluator import BudgetExhausted, Evaluator
 from klover.tuning import Answer, Islands, Missed, Moves, Search, Tuning
-from klover.verdict.checks import Case, missed_by_particles, unconverged
+from klover.verdict.case import Case
+from klover.verdict.checks import missed_by_particles, unconverged
 from klover.verdict.status import Status
 
 ISLANDS = Islands()

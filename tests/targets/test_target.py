@@ -10,7 +10,8 @@ import scipy.stats
 
 from helpers import gaussian, gaussian_mixture, linear_regression, student
 from klover.targets import target as target_module
-from klover.targets.target import BLOCK, Target, _flat_box, evaluate
+from klover.targets.positions import flat_box
+from klover.targets.target import BLOCK, Target, evaluate
 
 
 class Position(NamedTuple):
@@ -211,7 +212,7 @@ def test_box_that_is_refused(box, message):
 @pytest.mark.parametrize("box", [3.0, (0.0, 1.0, 2.0)], ids=["number", "three"])
 def test_box_that_is_no_pair_is_refused(box):
     with pytest.raises(ValueError, match=r"box must be a pair \(lower, upper\), got .*"):
-        _flat_box.__wrapped__(box, BOX_EXAMPLE)
+        flat_box.__wrapped__(box, BOX_EXAMPLE)
 
 
 @pytest.mark.parametrize("num_data", [5, 500])

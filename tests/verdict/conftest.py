@@ -10,7 +10,7 @@ from klover.importance.draws import WeightedDraws
 from klover.search.missed import Effort, find_missed
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Tuning
-from klover.verdict.checks import Case
+from klover.verdict.case import Case
 
 
 def make_case(

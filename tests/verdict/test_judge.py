@@ -9,7 +9,7 @@ import klover
 from helpers import judged
 from klover.importance.draws import sample_importance, weigh
 from klover.targets.evaluator import Evaluator
-from klover.verdict.checks import Case
+from klover.verdict.case import Case
 from klover.verdict.judge import judge
 
 

@@ -24,7 +24,7 @@ from klover.targets.evaluator import Evaluator
 from klover.targets.loaded import as_target
 from klover.targets.target import Target
 from klover.tuning import Tuning
-from klover.verdict.checks import Case
+from klover.verdict.case import Case
 from klover.verdict.judge import Verdict, judge
 from klover.warps.warped import WarpedMixture, unwarped
 

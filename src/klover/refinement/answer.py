@@ -20,7 +20,8 @@ from klover.refinement.defence import final_proposal
 from klover.refinement.progress import Progress
 from klover.refinement.state import Context, State
 from klover.targets.budget import SPENT, BudgetExhausted
-from klover.verdict.checks import NUM_REPEATED, Case
+from klover.verdict.case import Case
+from klover.verdict.checks import NUM_REPEATED
 from klover.verdict.judge import Verdict, judge
 from klover.verdict.status import Status
 from klover.warps.warped import behind, unwarped

@@ -20,7 +20,8 @@ from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
 from klover.search.recall import Part, modes_of, num_apart, recall, relative_width
 from klover.targets.evaluator import Evaluator
-from klover.verdict.checks import Case, num_evaluations_of_checks
+from klover.verdict.case import Case
+from klover.verdict.checks import num_evaluations_of_checks
 from klover.warps.warped import unwarped
 
 SHARES = 0.1, 0.5

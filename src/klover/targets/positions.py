@@ -8,6 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from klover.base.arrays import namespace
+from klover.base.checks import check_finite
 from klover.base.shapes import AnyArray, Float, PyTree
 
 
@@ -60,3 +61,24 @@ def variables(positions: PyTree, names: tuple[str, ...]) -> dict[str, AnyArray]:
         columns = zip(given, values.reshape(len(values), -1).T, strict=True)
         found |= {stem: values} if given == made else dict(columns)
     return found
+
+
+def flat_box(
+    box: tuple[PyTree, PyTree], start: Float[AnyArray, " dim"]
+) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:
+    """Flatten the corners of a box; one number stands for all coordinates."""
+    if not (isinstance(box, tuple | list) and len(box) == 2):
+        raise ValueError(f"box must be a pair (lower, upper), got {box!r}.")
+    for corner in box:
+        check_finite("box", corner, "Pass pytrees shaped like the example, or one number for each corner.")
+    lower, upper = (
+        np.full_like(start, corner) if isinstance(corner, int | float) else flatten(corner)[0] for corner in box
+    )
+    if lower.shape != start.shape or upper.shape != start.shape:
+        raise ValueError(
+            f"box must hold corners of {start.size} numbers, like the example, got {lower.size} and {upper.size}. "
+            "Pass pytrees shaped like the example, or one number for each corner."
+        )
+    if not (np.isfinite(lower) & np.isfinite(upper) & (lower < upper)).all():
+        raise ValueError("box must be finite, with lower below upper in every coordinate.")
+    return lower.astype(start.dtype), upper.astype(start.dtype)

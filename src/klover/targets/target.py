@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from klover.base.arrays import exact_products
 from klover.base.checks import (
     as_key,
     as_numbers,
@@ -25,16 +24,15 @@ from klover.base.checks import (
     check_instance,
     check_names,
     check_points,
-    check_result,
-    note,
 )
-from klover.base.jaxpr import ClosedJaxpr, Jaxpr, evaluate_jaxpr, largest_array, prune, signature
+from klover.base.jaxpr import Jaxpr, evaluate_jaxpr, largest_array, signature
 from klover.base.processes import are_shared, num_devices, to_host
 from klover.base.shapes import AnyArray, Float, Int, KeyLike, PyTree
 from klover.targets.check import TargetCheck, find_problems
 from klover.targets.model_info import ModelInfo
-from klover.targets.positions import flatten, names_of, pad, ravel_rows
+from klover.targets.positions import flat_box, flatten, names_of, pad, ravel_rows
 from klover.targets.recipe import Recipe, reduce
+from klover.targets.trace import check_scalar, identity, trace, without_jit
 
 LARGEST_INTERMEDIATE = 2**24
 """Numbers that the largest array of one evaluation may hold: 128 MiB in float64."""
@@ -113,15 +111,15 @@ class Target:
             check_instance("model_info", model_info, ModelInfo, "It is for adapters: leave it out.")
         check_finite("example", example, "Pass a pytree of finite numbers shaped like one position.")
         start, unravel = flatten(example)
-        density, value = _trace("logdensity", _without_jit(logdensity), unravel, start)
-        _check_scalar(value)
-        reading, read = _trace("constrain", constrain or _identity, unravel, start)
+        density, value = trace("logdensity", without_jit(logdensity), unravel, start)
+        check_scalar(value)
+        reading, read = trace("constrain", constrain or identity, unravel, start)
         if not jax.tree.leaves(read):
             raise ValueError(f"constrain must return the quantities that people read, got {read}.")
         made = tuple(names_of(read))
         if names is not None:
             check_names("names", names, len(made))
-        corners = None if box is None else _flat_box(box, start)
+        corners = None if box is None else flat_box(box, start)
         self._arrays = _Arrays(start, tuple(density.consts), tuple(reading.consts), corners)
         self._program = _Program(
             (signature(density.jaxpr), signature(reading.jaxpr), jax.tree.structure(example)),
@@ -285,62 +283,6 @@ def evaluate(
     value = log_prob_in_blocks(target, x)
     is_nan, is_positive = jnp.isnan(value), value == jnp.inf
     return jnp.where(is_nan | is_positive, -jnp.inf, value), jnp.sum(is_nan), jnp.sum(is_positive)
-
-
-def _identity(position: PyTree) -> PyTree:
-    return position
-
-
-def _without_jit(function: Callable) -> Callable:
-    """Return the function inside a compiled one, whose data would stay constants of it."""
-    return getattr(function, "__wrapped__", function) if isinstance(function, type(jax.jit(_identity))) else function
-
-
-def _trace(
-    name: str, function: Callable, unravel: Callable, start: Float[AnyArray, " dim"]
-) -> tuple[ClosedJaxpr, PyTree]:
-    """Trace a function of a position as one of the flat point; return it with the shapes of its result."""
-    try:
-        with exact_products(), note(f"{name} failed at the example, in the shape of which it gets its argument."):
-            closed, shapes = jax.make_jaxpr(lambda x: check_result(name, function(unravel(x))), return_shape=True)(
-                start
-            )
-    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
-        error.add_note(
-            f"{name} could not be traced by JAX: write it with jax.numpy, without conversions to NumPy or to Python "
-            "numbers and without branches on values, or wrap foreign code in jax.pure_callback."
-        )
-        raise
-    return prune(closed), shapes
-
-
-def _check_scalar(value: PyTree) -> None:
-    if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise ValueError(
-            f"logdensity must return one real number (shape ()), but it returned {value}. "
-            "Sum the log likelihood over the data."
-        )
-
-
-def _flat_box(
-    box: tuple[PyTree, PyTree], start: Float[AnyArray, " dim"]
-) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, " dim"]]:
-    """Flatten the corners of a box; one number stands for all coordinates."""
-    if not (isinstance(box, tuple | list) and len(box) == 2):
-        raise ValueError(f"box must be a pair (lower, upper), got {box!r}.")
-    for corner in box:
-        check_finite("box", corner, "Pass pytrees shaped like the example, or one number for each corner.")
-    lower, upper = (
-        np.full_like(start, corner) if isinstance(corner, int | float) else flatten(corner)[0] for corner in box
-    )
-    if lower.shape != start.shape or upper.shape != start.shape:
-        raise ValueError(
-            f"box must hold corners of {start.size} numbers, like the example, got {lower.size} and {upper.size}. "
-            "Pass pytrees shaped like the example, or one number for each corner."
-        )
-    if not (np.isfinite(lower) & np.isfinite(upper) & (lower < upper)).all():
-        raise ValueError("box must be finite, with lower below upper in every coordinate.")
-    return lower.astype(start.dtype), upper.astype(start.dtype)
 
 
 @jax.jit

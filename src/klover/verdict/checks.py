@@ -1,13 +1,10 @@
 """What can speak against an answer, in the order in which it is asked.
 
-Each check looks at a :class:`Case` and returns a :class:`Doubt`, or None where it finds nothing. What explains bad
-weights (a posterior without end, a density that raises) comes before them; what only good weights leave open
-(rounding, rounds that disagree, modes that nobody visited) comes after, the costly search last.
+Each check looks at a :class:`klover.verdict.case.Case` and returns a :class:`klover.verdict.case.Doubt`, or None where
+it finds nothing. What explains bad weights (a posterior without end, a density that raises) comes before them; what
+only good weights leave open (rounding, rounds that disagree, modes that nobody visited) comes after, the costly search
+last.
 """
-
-import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -17,78 +14,16 @@ from klover.importance.draws import WeightedDraws
 from klover.importance.islands import ParticleDraws
 from klover.importance.psis import reliable_k
 from klover.mixtures.mixture import Mixture
-from klover.search.missed import Effort, Searched, find_tops, parts_with_mass
+from klover.search.missed import Effort, find_tops, parts_with_mass
 from klover.search.necks import endless_neck
-from klover.search.recall import Part
 from klover.search.tails import RADII, endless_coordinate
-from klover.targets.evaluator import Evaluator
-from klover.tuning import Tuning
+from klover.verdict.case import Case, Check, Doubt, place_in_words
 from klover.verdict.status import Status
-from klover.warps.warp import Warp
-from klover.warps.warped import Proposal
 
 CUT = 10.0
 """Ratio of a raw weight to the smoothed one from which on smoothing has hidden something."""
 NUM_REPEATED = 16
 """Draws that are evaluated twice."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """An answer, and all that is known about how it was made.
-
-    Parameters
-    ----------
-    draws
-        Weighted draws that the proposal was not fitted to, or particles.
-    proposal, mixture
-        What they were drawn from, and the same without what was added in defence.
-    evaluator, generator
-        For searches.
-    last_evidence, last_ess
-        Log evidence of the last round with its error, and its share of effective draws, if there was a round.
-    drift
-        Standard errors by which the last particles found mass that the proposal misses.
-    earliest
-        The first points of all, and the log density that was found there, if there was a round.
-    most_invalid
-        NaN, +inf and draws of the round that had most of them.
-    cause
-        Why the work was stopped before it was done, in words; None if it was not.
-    parts, searched
-        What a search has found that the proposal does not cover, and what was searched; None if nothing was.
-    warp
-        From the user's coordinates to those of the mixture and of the parts; None if they are the same.
-    tuning
-        The numbers.
-    """
-
-    draws: WeightedDraws
-    proposal: Proposal
-    mixture: Mixture
-    evaluator: Evaluator
-    generator: np.random.Generator
-    last_evidence: tuple[float, float] | None = None
-    last_ess: float | None = None
-    drift: float = 0.0
-    earliest: tuple[Float[np.ndarray, "draw dim"], Float[np.ndarray, " draw"]] | None = None
-    most_invalid: tuple[int, int, int] = (0, 0, 1)
-    cause: str | None = None
-    parts: tuple[Part, ...] = ()
-    searched: Searched | None = None
-    warp: Warp | None = None
-    tuning: Tuning = Tuning()
-
-
-@dataclasses.dataclass(frozen=True)
-class Doubt:
-    """What speaks against an answer, and the numbers and words that its reason names."""
-
-    status: Status
-    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-Check = Callable[[Case], Doubt | None]
 
 
 def num_evaluations_of_checks(dim: int) -> int:
@@ -281,14 +216,6 @@ def unsearchable(case: Case) -> Doubt | None:
         figures = {"num": searched.num_modes, "ratio": searched.relative_width, "scale": searched.smallest_scale}
         return Doubt(Status.UNEVEN_MODES, figures)
     return None
-
-
-def place_in_words(case: Case, part: Part) -> str:
-    """Name the first coordinates of a part."""
-    target, x = case.evaluator.target, part.x[None]
-    values = np.asarray(target.flat_position(x if case.warp is None else case.warp.from_base(x)[0]))[0]
-    named = [f"{name} = {value:.3g}" for name, value in zip(target.names, values, strict=True)]
-    return "at " + ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")
 
 
 def unconverged(case: Case) -> Doubt | None:

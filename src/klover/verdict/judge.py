@@ -12,7 +12,8 @@ from klover.search.missed import Searched
 from klover.search.necks import scale_coordinate
 from klover.targets.evaluator import BudgetExhausted
 from klover.tuning import Tuning
-from klover.verdict.checks import CHECKS, PARTICLE_CHECKS, Case, Check, Doubt, moments_of
+from klover.verdict.case import Case, Check, Doubt
+from klover.verdict.checks import CHECKS, PARTICLE_CHECKS, moments_of
 from klover.verdict.status import NON_CENTRE, NUTS, SHAPELESS, Status
 
 TUNING = Tuning()
