@@ -172,7 +172,7 @@ class Defence:
     )
     df: float = number(4.0, "degrees", "tails of these copies", "measured: 5 leaves heavy weights on eight schools")
     length: float = number(6.0, "factor", "by which copies are stretched along their axis, on hard targets", "measured")
-    box_share: float = number(0.005, "share", "of draws over the box", "guess")
+    box_share: float = number(0.005, "share", "of draws over the box, and on parts that a search has found", "guess")
     frontier_share: float = number(0.15, "share", "of draws from the frontier of colder and hotter particles", "guess")
     widened_share: float = number(0.4, "share", "of final draws from slightly wider copies, d > 4", "measured: k̂")
     widening: float = number(0.6, "over √d", "how much wider these are", "measured: k̂")
@@ -214,7 +214,7 @@ class Answer:
     fallen_ess: float = number(0.5, "ratio", "of the final draws' ESS to the last round's", "guess")
     unstable_errors: float = number(5.0, "errors", "between the evidences of the last round and the answer", "habit")
     unstable_difference: float = number(
-        0.05, "nats", "that such a difference must have", "theory: the definition of wrong"
+        0.05, "nats", "that such a difference, and missed parts, must make", "theory: the definition of wrong"
     )
     far: float = number(6.0, "sds", "from all particles at which a top is none of theirs", "guess")
     coarse_step: float = number(0.01, "sds", "between neighbouring numbers of a coordinate", "theory")

@@ -62,6 +62,9 @@ def test_parts_are_joined_by_their_mass_and_the_rounds_begin_anew():
     assert grown.num_returns == state.num_returns + 1
     new = np.exp(grown.mixture.log_weights[len(state.mixture.log_weights) :])
     assert new.sum() == pytest.approx(0.5)
+    assert grown.found.log_prob(part.x[None]) > grown.found.log_prob(np.zeros((1, 3)))
+    twice = add_parts(context, grown, (dataclasses.replace(part, x=-part.x),), 0.0)
+    np.testing.assert_allclose(twice.found.log_prob(np.array([part.x])), twice.found.log_prob(-part.x[None]), rtol=1e-6)
     small = add_parts(context, state, (dataclasses.replace(part, log_mass=-20.0),), 0.0)
     assert np.exp(small.mixture.log_weights[len(state.mixture.log_weights) :]).sum() == pytest.approx(0.1)
 
@@ -109,7 +112,7 @@ def test_passes_end_with_what_the_first_of_them_finds(monkeypatch):
 
     original = completion.find_missed
     monkeypatch.setattr(completion, "find_missed", find_missed)
-    monkeypatch.setattr(completion, "modes_of", lambda *_: (part, part, part, part))
+    monkeypatch.setattr(completion, "standing", lambda *_: (part, part, part, part))
     monkeypatch.setattr(completion, "_recall", lambda *_: 0.5)
     searched, _ = look(klover.Target(lambda x: -0.5 * jnp.sum(x**2), np.zeros(2)))
     usual, thorough = Effort.of(Tuning().missed), Effort.of(Tuning().missed, Tuning().missed.thorough)

@@ -62,13 +62,13 @@ def test_no_change_leaves_moments_as_they_are():
 
 
 def test_adopting_a_warp_takes_along_what_is_known_of_the_target():
-    state = make_state(make_context())
+    state = make_state(make_context(), found=make_mixture(4))
     there = adopt(state, LINEAR)
     assert there.warp is LINEAR
     # A density of x, seen in z: a linear change is exact.
     x = make_mixture(5).draw(np.random.default_rng(1), 20)
     z, log_det = LINEAR.to_base(x)
-    for name in ("mixture", "broad"):
+    for name in ("mixture", "broad", "found"):
         before, after = getattr(state, name), getattr(there, name)
         np.testing.assert_allclose(after.log_prob(z) + log_det, before.log_prob(x), atol=1e-5)
     assert there.pool is state.pool

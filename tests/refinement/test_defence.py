@@ -93,6 +93,14 @@ def test_a_box_and_a_frontier_have_their_shares():
     np.testing.assert_allclose(next_proposal(context, state).log_prob(points(2)), expected, rtol=1e-10)
 
 
+def test_parts_that_a_search_has_found_keep_a_share_however_small_they_are():
+    found = make_mixture(2, 6)
+    state = make_state(2, found=found)
+    wide = inflate(state.mixture, 1 + 2 / np.sqrt(2), 4.0)
+    expected = mixed(2, (0.9 * 0.995, state.mixture), (0.1 * 0.995, wide), (0.005, found))
+    np.testing.assert_allclose(next_proposal(make_context(2), state).log_prob(points(2)), expected, rtol=1e-10)
+
+
 def test_the_shares_are_those_of_the_tuning():
     tuning = Tuning(defence=Defence(share=0.4, df=3.0))
     state = make_state(2)

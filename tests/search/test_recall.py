@@ -6,7 +6,7 @@ import pytest
 
 import klover
 from klover.mixtures.algebra import mixture_of
-from klover.search.recall import MOST_PARTS, Part, modes_of, num_apart, recall, relative_width
+from klover.search.recall import MOST_PARTS, Part, modes_of, num_apart, recall, relative_width, standing
 from klover.search.region import Region
 
 NONE = np.zeros((0, 2))
@@ -86,6 +86,41 @@ def test_components_of_one_hill_that_lie_far_apart_are_counted(parts, num):
     assert num_apart(mixture_of_parts(parts), 0.01) == num
     variances = [Part(each.x, np.diagonal(each.covariance), each.log_mass) for each in parts]
     assert num_apart(mixture_of_parts(variances), 0.01) == num
+
+
+def log_cauchy(x):
+    return -1.5 * np.log1p(np.sum(x**2, axis=1))
+
+
+@pytest.mark.parametrize("has_variances", [False, True])
+@pytest.mark.parametrize(
+    ("log_prob", "parts", "stays"),
+    [
+        # Components of one heavy tail: the mixture dips between them, and the target does not.
+        (log_cauchy, (part(0.0, 1.0, 0.9), part(30.0, 8.0, 0.1)), (0,)),
+        (log_cauchy, (part(30.0, 8.0, 0.9), part(0.0, 1.0, 0.1)), (1,)),
+        # True modes, the second seen a standard deviation beside its top.
+        (
+            lambda x: np.logaddexp(log_cauchy(x), log_cauchy(x - 30.0)),
+            (part(0.0, 1.0, 0.5), part(31.0, 1.0, 0.5)),
+            (0, 1),
+        ),
+        # A wide component between two modes is none, and does not make them one.
+        (
+            lambda x: np.logaddexp(log_cauchy(x - 30.0), log_cauchy(x + 30.0)),
+            (part(-30.0, 1.0, 0.4), part(2.0, 20.0, 0.2), part(30.0, 1.0, 0.4)),
+            (0, 2),
+        ),
+        # Outside of the support nothing stands.
+        (lambda x: np.where(x[:, 0] < 20, log_cauchy(x), -np.inf), (part(0.0, 1.0, 0.9), part(30.0, 8.0, 0.1)), (0,)),
+        (log_cauchy, (part(30.0, 1.0, 1.0),), (0,)),
+    ],
+    ids=["tail", "heavy_tail_first", "modes", "between", "outside", "one"],
+)
+def test_hills_of_the_mixture_that_the_target_does_not_have_are_no_modes(log_prob, parts, stays, has_variances):
+    if has_variances:
+        parts = tuple(Part(each.x, np.diagonal(each.covariance), each.log_mass) for each in parts)
+    assert standing(log_prob, parts) == tuple(parts[place] for place in stays)
 
 
 def test_modes_of_diagonal_covariances_have_variances():

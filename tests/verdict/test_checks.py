@@ -329,6 +329,22 @@ def test_a_mode_that_no_draw_has_visited_is_named(make_case):
     assert doubt.figures["mode"].startswith("at x[0] = 8, x[1] = ")
 
 
+@pytest.mark.parametrize(
+    ("mass", "distance", "is_refused"),
+    [(0.04, 0.0, False), (0.06, 0.0, True), (1e-3, 8.0, False), (2e-3, 8.0, True)],
+    ids=["light", "heavy", "near", "far"],
+)
+def test_parts_are_missed_that_would_change_the_evidence_or_a_standard_deviation(make_case, mass, distance, is_refused):
+    case = make_case()
+    place, scale = np.array([distance, 0.0]), np.sqrt(np.exp(case.draws.log_weight) @ np.asarray(case.draws.x) ** 2)
+    log_mass = float(case.draws.log_evidence) + np.log(mass)
+    changed = dataclasses.replace(case, parts=(Part(place * scale, np.eye(2), log_mass),))
+    assert (checks.missed(changed) is not None) == is_refused
+    # Many that are light are heavy together.
+    many = dataclasses.replace(case, parts=changed.parts * 100)
+    assert checks.missed(many) is not None
+
+
 @pytest.mark.parametrize(("recall", "is_refused"), [(0.0, True), (0.89, True), (0.91, False), (1.0, False)])
 def test_a_search_that_would_miss_what_is_known_is_not_trusted(make_case, recall, is_refused):
     case = make_case(searched=Searched(100, 10, 10, (2.0, 12.0), 50, 2, recall))

@@ -1,6 +1,6 @@
 """The choice of a warp: held-out draws decide, and "none" is always among the candidates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ from klover.base.shapes import Float
 from klover.fitting.growth import ANCHORED, Rules, fit, grow, grow_with_pull
 from klover.fitting.sample import Sample
 from klover.fitting.scores import match
+from klover.fitting.splits import num_parameters
 from klover.mixtures.algebra import mixture_of
 from klover.mixtures.components import Family
 from klover.mixtures.mixture import Mixture
@@ -34,16 +35,16 @@ Scores: TypeAlias = Callable[[Points], Points]
 
 @np.errstate(divide="ignore")  # weights may be zero
 def mismatch(mixture: Mixture, sample: Sample) -> float:
-    r"""Return :math:`\log\mathrm E_p[p/q]+\log\mathrm E_p[q/p]`, which no constant changes: zero where q is p.
+    r"""Return :math:`\log\mathrm E_p[p/q]`, the logarithm of the draws of q that make an effective one.
 
-    Draws and their log densities are in the coordinates of the mixture; ratios are the same in all. The first term is
-    the loss of effective draws, the second forbids to put q's mass where p has none. Ratios are cut at a factor of a
-    thousand from their middle: a draw that q all but excludes is one draw.
+    Draws and their log densities are in the coordinates of the mixture; ratios are the same in all. A constant factor
+    of p, and a tempering, add the same to all mixtures. Ratios are cut at a factor of a thousand from their middle: a
+    draw that q all but excludes is one draw.
     """
     log_ratio = np.asarray(sample.log_p) - np.maximum(mixture.log_prob(sample.x), -1e300)
-    log_ratio = np.clip(log_ratio - np.median(log_ratio), -LARGEST_RATIO, LARGEST_RATIO)
-    log_weight = np.log(sample.weight)
-    return float(logsumexp(log_weight + log_ratio) + logsumexp(log_weight - log_ratio))
+    middle = np.median(log_ratio)
+    excess = np.clip(log_ratio - middle, -LARGEST_RATIO, LARGEST_RATIO)
+    return float(middle + logsumexp(np.log(sample.weight) + excess))
 
 
 def behind(family: Family, inside: Sample, rules: Rules) -> Mixture:
@@ -117,16 +118,27 @@ def choose(
             continue
         inside = sample.in_base(other)
         part, test = inside.where(~is_held), inside.where(is_held)
-        found = None if scored is None else matched(family, part, _in_base(scored, other), rules)
-        pull = BASE_PULL if found is None else ANCHORED
-        if found is None:
-            found = now if kind is None else behind(family, part, rules)
-        loss = mismatch(found, test)
-        if loss < best.loss - (rules.tuning.least_gain if other is not best.warp else 0.0):
-            best = _Candidate(loss, found, other, inside, pull, LAST_STEPS)
+        least_gain = rules.tuning.least_gain if other is not best.warp else 0.0
+        for found, pull in _singles(family, part, None if scored is None else _in_base(scored, other), rules):
+            loss = mismatch(found, test)
+            if loss < best.loss - least_gain:
+                best = _Candidate(loss, found, other, inside, pull, LAST_STEPS)
     if best.warp is None and best.mixture is now:
         return grow(generator, mixture, sample, rules, num_rounds), None
     return best.fitted(rules), best.warp
+
+
+def _singles(family: Family, inside: Sample, scored: Scored | None, rules: Rules) -> Iterator[tuple[Mixture, float]]:
+    """Give the single components that scores and draws ask for, and the pulls of their last fit.
+
+    Draws tell a covariance where more of them are effective than it has numbers; scores do from far fewer, but of a
+    body with a flat top and steep sides they tell one that is too narrow.
+    """
+    found = None if scored is None else matched(family, inside, scored, rules)
+    if found is not None:
+        yield found, ANCHORED
+    if found is None or inside.ess > num_parameters(inside.x.shape[1]):
+        yield behind(family, inside, rules), BASE_PULL
 
 
 class _Candidate(NamedTuple):

@@ -111,13 +111,19 @@ def with_cause(verdict: Verdict, cause: str | None) -> Verdict:
     return dataclasses.replace(verdict, reason=reason, remedy=f"Let it go on for longer. {verdict.remedy}")
 
 
-def goes_on(verdict: Verdict, context: Context, state: State) -> bool:
-    """Whether what speaks against an answer can be mended by more rounds, and these can be paid for."""
+def goes_on(verdict: Verdict, context: Context, state: State, case: Case) -> bool:
+    """Whether what speaks against an answer can be mended by more rounds, and these can be paid for.
+
+    What a search has found is added even where an answer without it would do, but once: how much it is was told by the
+    curvature at its top alone.
+    """
     tuning = context.tuning
     if not frugality.can_go_on(context.evaluator):
         return False
     if verdict.status is Status.UNCOVERED_MODE:
         return state.num_returns < tuning.missed.most_returns
+    if verdict.trusted:
+        return bool(case.parts) and state.num_returns == 0
     has_particles = context.can_escalate and verdict.status in ESCALATED
     return verdict.status in RETRIED and not has_particles and state.num_returns < tuning.missed.most_retries
 

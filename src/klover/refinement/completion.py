@@ -18,7 +18,7 @@ from klover.refinement.state import Context, Stage, State
 from klover.refinement.surrogate import efforts, is_used, refit
 from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
-from klover.search.recall import Part, modes_of, num_apart, recall, relative_width
+from klover.search.recall import Part, modes_of, num_apart, recall, relative_width, standing
 from klover.targets.evaluator import Evaluator
 from klover.verdict.case import Case
 from klover.verdict.checks import num_evaluations_of_checks
@@ -48,7 +48,7 @@ def look_for_missed(
     are as many as around one; where that would cost too much, or has no gradients to go by, a usual one has the passes.
     """
     evaluator, tuning = context.evaluator, context.tuning.missed
-    hills = modes_of(state.mixture, tuning.smallest_halo)
+    hills = standing(evaluator.values, modes_of(state.mixture, tuning.smallest_halo))
     num_modes = max(len(hills), num_apart(state.mixture, _least_share(context, log_ratio)), 1)
     # Where it took particles, a ridge may be several hills: to find each of them is no test.
     known = () if state.was_hard else hills
@@ -192,10 +192,11 @@ def go_on(context: Context, state: State, case: Case) -> State:
 
 def add_parts(context: Context, state: State, parts: tuple[Part, ...], known: float) -> State:
     """Return a state with parts in its mixture, from which rounds go on; ``known`` is the log evidence without them."""
-    mass = np.exp(min(max(part.log_mass for part in parts) - known, 0.0))
+    mass, found = np.exp(min(max(part.log_mass for part in parts) - known, 0.0)), around(context, parts)
     return dataclasses.replace(
         state,
-        mixture=join(state.mixture, around(context, parts), float(np.clip(mass / (1 + mass), *SHARES))),
+        mixture=join(state.mixture, found, float(np.clip(mass / (1 + mass), *SHARES))),
+        found=found if state.found is None else join(state.found, found, 0.5),
         stage=state.stage if state.stage is Stage.EXPLORE else Stage.POOL,
         best_ess=0.0,
         num_stale=0,

@@ -49,6 +49,7 @@ def adopt(state: State, warp: Warp | None) -> State:
         mixture=moved(state.mixture, change),
         warp=warp,
         broad=moved(state.broad, change),
+        found=None if state.found is None else moved(state.found, change),
         stage=Stage.POOL if state.stage is Stage.EXPLORE else state.stage,
         was_hard=False,
         frontier=None,

@@ -22,7 +22,8 @@ def most_components(dim: int, rounds: Rounds) -> int:
 def next_proposal(context: Context, state: State) -> Mixture:
     """Return what the next round draws from: the mixture, defended.
 
-    The defence is inflated copies of the components, the box where the target has one, and the frontier.
+    The defence is inflated copies of the components, the box where the target has one, the frontier, and parts that a
+    search has found: the draws of a round may be too few to keep a component on a thousandth of the mass.
     """
     if not state.history:
         return state.mixture
@@ -39,6 +40,8 @@ def next_proposal(context: Context, state: State) -> Mixture:
         proposal = join(proposal, wide, defence.share)
     if context.evaluator.target.box is not None:
         proposal = join(proposal, state.broad, defence.box_share)
+    if state.found is not None:
+        proposal = join(proposal, state.found, defence.box_share)
     return proposal if state.frontier is None else join(proposal, state.frontier, defence.frontier_share)
 
 

@@ -182,7 +182,7 @@ def refine(
             shown.say("final draws")
             state, case = answer(context, state, cause, num_draws, integrand, search == "thorough")
             verdict = with_cause(judge(case), case.cause)
-            if not goes_on(verdict, context, state):
+            if not goes_on(verdict, context, state, case):
                 break
             context.evaluator.close_reserve()
             try:

@@ -154,6 +154,8 @@ class State:
         From the user's coordinates to those of the mixture, and of all else but the pool; None if they are the same.
     broad
         A mixture over the region where the posterior may be.
+    found
+        Parts that searches have found after draws had missed them; None if there are none.
     pool
         All draws so far.
     stage
@@ -195,6 +197,7 @@ class State:
     stage: Stage = Stage.BEGIN
     was_hard: bool = False
     warp: Warp | None = None
+    found: Mixture | None = None
     frontier: Mixture | None = None
     frontier_particles: tuple[Particles, ...] = ()
     archive: tuple[Particles, ...] = ()

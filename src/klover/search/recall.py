@@ -4,11 +4,12 @@ Where several modes are known, the search can be tested on them. Each in turn is
 drawn from what is left as the search draws them, and those are counted that fall where the left-out mode is the highest
 (each mode a bell with its mass). With h such starts on average the search finds it with probability
 :math:`1-e^{-h}`. If that is small for one of the known modes, which was then found by luck, there may be others like
-it. Nothing is evaluated but bells.
+it. The target is asked only whether hills of the mixture are its own; all else are bells.
 """
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -55,6 +56,31 @@ def modes_of(mixture: Mixture, least_share: float) -> tuple[Part, ...]:
         if share >= least_share:
             parts.append(Part(location[lead], np.asarray(shapes[lead]), float(np.log(share))))
     return tuple(sorted(parts, key=lambda part: -part.log_mass))
+
+
+def standing(
+    log_prob: Callable[[Float[np.ndarray, "draw dim"]], Float[np.ndarray, " draw"]], parts: tuple[Part, ...]
+) -> tuple[Part, ...]:
+    """Return the hills that the target has too: on the way to the nearest higher one it dips by a nat.
+
+    The tails of a heavy-tailed mode are often a wide component, whose centre is anywhere on the slope.
+    """
+    if len(parts) < 2:
+        return parts
+    x, heights = np.stack([part.x for part in parts]), log_prob(np.stack([part.x for part in parts]))
+    first, *others = np.argsort(-heights, kind="stable").tolist()
+    kept = [first]
+    for one in others:
+        near = min(kept, key=lambda other: _distance(parts[one], parts[other]))
+        if log_prob(x[one] + STEPS[:, None] * (x[near] - x[one])).min() < heights[one] - SMALLEST_DIP:
+            kept.append(one)
+    return tuple(parts[place] for place in sorted(kept))
+
+
+def _distance(one: Part, other: Part) -> float:
+    """Return the squared distance of two parts, in units of both their covariances together."""
+    delta, both = one.x - other.x, one.covariance + other.covariance
+    return float(delta @ (delta / both if both.ndim == 1 else np.linalg.solve(both, delta)))
 
 
 def num_apart(mixture: Mixture, least_share: float) -> int:

@@ -193,8 +193,18 @@ def unstable(case: Case) -> Doubt | None:
 
 
 def missed(case: Case) -> Doubt | None:
-    """Refuse where a search has found a part of the target that the proposal does not cover."""
+    r"""Refuse where a search has found parts of the target that the proposal does not cover, and that matter.
+
+    Without a part of mass m, D standard deviations away, log Z is too small by m and a standard deviation by
+    :math:`\tfrac12mD^2` of itself. Parts that change nothing by more than an answer may be off are no reason to refuse.
+    """
     if not case.parts:
+        return None
+    x = np.stack([part.x for part in case.parts])
+    mass = np.exp([part.log_mass - float(case.draws.log_evidence) for part in case.parts])
+    centre, scale = moments_of(case.draws)
+    distance = np.max(np.abs((x if case.warp is None else case.warp.from_base(x)[0]) - centre) / scale, axis=1)
+    if mass @ (1 + 0.5 * distance**2) < case.tuning.answer.unstable_difference:
         return None
     return Doubt(Status.UNCOVERED_MODE, {"mode": place_in_words(case, case.parts[0])})
 
