@@ -15,7 +15,8 @@ os.environ |= {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
     "MATPLOTLIBRC": str(HERE / "_extensions" / "matplotlibrc"),
     "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]),
-    "PYTHONWARNINGS": "ignore::FutureWarning,ignore::DeprecationWarning",
+    # The last one is said of notebooks that have no widgets.
+    "PYTHONWARNINGS": "ignore::FutureWarning,ignore::DeprecationWarning,ignore:IProgress not found",
 }
 
 from klover.base.version import __version__  # noqa: E402  (found in src, by the path above)

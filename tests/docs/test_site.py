@@ -106,6 +106,13 @@ def show(browser, path, width, scheme):
 
 
 @EACH_PAGE
+def test_a_page_shows_no_warnings_and_no_path_of_who_built_it(name):
+    text = (SITE / name).read_text("utf-8")
+    assert "output stderr" not in text
+    assert str(SITE.parents[2]) not in text
+
+
+@EACH_PAGE
 def test_a_page_loads_nothing_from_elsewhere_and_its_links_lead_somewhere(name):
     path = SITE / name
     page = parsed(path)
