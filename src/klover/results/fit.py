@@ -239,8 +239,8 @@ class Fit:
         """Return distinct positions, an inverse mass matrix and a step size for chains of NUTS.
 
         The matrix is the posterior's variances, or with ``dense`` covariances, in the unconstrained coordinates. What
-        is left of a warm-up is the step size, for which some ten draws do (with 20 to 25 of them NumPyro's windows spoil
-        it). For NumPyro (``NUTS(inverse_mass_matrix=..., step_size=...)``, ``init_params``) and blackjax the record is
+        is left of a warm-up is the step size, for which some ten draws do (with 20 or 25 NumPyro's windows spoil it).
+        For NumPyro (``NUTS(inverse_mass_matrix=..., step_size=...)``, ``init_params``) and blackjax the record is
         as they take it; ``in_order`` is for PyMC, and ``save_metric`` writes CmdStan's file. A refused fit may be
         asked, with a warning.
 
