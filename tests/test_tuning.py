@@ -96,7 +96,7 @@ def test_one_number_can_be_replaced_alone(path):
         (("rounds.least_ess", "rounds.fair_ess", "rounds.good_explored_ess", "rounds.good_ess"), 0.0, 1.0),
         (("rounds.good_pareto_k", "rounds.fair_pareto_k"), 0.0, 0.7),
         (("rounds.first_draws", "rounds.most_draws", "answer.most_draws"), 1, np.inf),
-        (("rounds.tiled_dim", "rounds.explored_dim", "search.full_dim"), 1, np.inf),
+        (("rounds.tiled_dim", "search.full_dim"), 1, np.inf),
         (("exploration.num_probes", "exploration.num_particles"), 1, np.inf),
     ],
 )

@@ -151,12 +151,11 @@ class Rounds:
     trend_rounds: int = number(
         8, "rounds", "over which the evidence must not rise on hard targets; of chains at the most", "guess"
     )
-    explored_dim: int = number(30, "dimensions", "beyond which particles are not sent to explore", "measured: cost")
     tiled_dim: int = number(
         4,
         "dimensions",
-        "up to which 64 components follow any shape, and the usual search is thorough",
-        "measured: ring",
+        "up to which 64 components follow any shape, particles explore, and the usual search is thorough",
+        "measured: ring; beyond, warps do what particles would, at a twentieth of the evaluations",
     )
 
 
@@ -273,6 +272,9 @@ class Islands:
     largest_spread: float = number(1.0, "nats", "standard deviation of the islands' log evidences", "guess")
     least_agreement: float = number(
         0.01, "chance", "of starts that end alike to differ so much", "habit: one false alarm in a hundred"
+    )
+    beyond_dim: int = number(
+        30, "dimensions", "beyond which they take over", "measured: in 12 and 25 dimensions their doubts were too weak"
     )
 
 

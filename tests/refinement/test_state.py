@@ -9,7 +9,7 @@ from klover.mixtures.algebra import mixture_of
 from klover.refinement.pool import Pool
 from klover.refinement.state import Context, Stage, State
 from klover.targets.evaluator import Evaluator
-from klover.tuning import Growth, Rounds, Search, Tuning
+from klover.tuning import Growth, Islands, Search, Tuning
 
 
 def make_context(dim=3, family="student", tuning=None) -> Context:
@@ -33,9 +33,9 @@ def test_degrees_of_freedom_are_fitted_where_the_family_leaves_them_free(family,
     assert make_context(family=family).rules.is_df_fitted is expected
 
 
-@pytest.mark.parametrize(("dim", "explored_dim", "expected"), [(3, 3, True), (3, 2, False), (21, 20, False)])
-def test_few_dimensions_are_explored(dim, explored_dim, expected):
-    assert make_context(dim, tuning=Tuning(rounds=Rounds(explored_dim=explored_dim))).is_explored is expected
+@pytest.mark.parametrize(("dim", "beyond_dim", "expected"), [(3, 3, False), (3, 2, True), (21, 20, True)])
+def test_particles_take_over_in_many_dimensions(dim, beyond_dim, expected):
+    assert make_context(dim, tuning=Tuning(islands=Islands(beyond_dim=beyond_dim))).can_escalate is expected
 
 
 def test_nothing_is_changed_in_place():

@@ -165,8 +165,8 @@ def _return_from_outside(context: Context, state: State, proposal: Mixture, know
     return [Part(np.asarray(mean), np.asarray(shape), known + float(np.log(outside.mean())))]
 
 
-def look_before_exploring(context: Context, state: State) -> State:
-    """Search at the draws of the last round: a mode that climbs find needs no particles, which cost far more."""
+def look_where_stuck(context: Context, state: State) -> State:
+    """Search at the draws of the last round: rounds alone would hardly find a mode, and particles cost far more."""
     fresh = state.pool.fresh
     if state.num_returns >= context.tuning.missed.most_returns or not np.isfinite(fresh.log_p).any():
         return state
@@ -201,6 +201,7 @@ def add_parts(context: Context, state: State, parts: tuple[Part, ...], known: fl
         best_ess=0.0,
         num_stale=0,
         num_returns=state.num_returns + 1,
+        has_looked=False,
         num_blind=len(state.pool.sizes),
         is_done=False,
     )

@@ -18,7 +18,7 @@ from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, kish, log_evidence
 from klover.mixtures.algebra import inflate
 from klover.refinement.chains import follow_lead
-from klover.refinement.completion import look_before_exploring
+from klover.refinement.completion import look_where_stuck
 from klover.refinement.coordinates import adopt, in_base
 from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
@@ -64,19 +64,21 @@ def take_round(context: Context, state: State) -> State:
         seen, particles, drift = look_around(context, inside, plan.look)
     state = dataclasses.replace(seen, pool=state.pool)
     state = dataclasses.replace(state, history=(*state.history, _info(context, state, measured, drift)))
-    is_good, stage = conclude(plan, state.history, state.discovered, context.dim, context.tuning)
+    concluded = conclude(plan, state.history, state.discovered, context.dim, context.tuning)
+    stage = concluded.stage
     if not np.isfinite(state.pool.log_p).any() and len(state.history) < MOST_SHRINKAGES:
         return dataclasses.replace(state, mixture=inflate(state.mixture, SHRINKAGE), stage=Stage.BEGIN)
     is_endless = widest(state.mixture)[1] > context.tuning.answer.largest_width
     is_hopeless = plan.is_beyond or is_endless or not np.isfinite(state.pool.log_p).any()
-    if stage is Stage.EXPLORE and plan.stage is Stage.POOL:
+    if concluded.is_stuck and not state.has_looked:
         with in_base(context, state) as inside:
-            completed = look_before_exploring(context, inside)
+            completed = look_where_stuck(context, inside)
         if completed is not inside:
             return dataclasses.replace(completed, pool=state.pool)
+        state = dataclasses.replace(state, has_looked=True, was_hard=True)
     has_found = stage is not plan.stage or plan.stage in (Stage.CHAIN, Stage.DESCEND)
     num_blind = len(state.pool.sizes) if has_found else state.num_blind
-    state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage, num_blind=num_blind)
+    state = dataclasses.replace(state, is_done=concluded.is_done or is_hopeless, stage=stage, num_blind=num_blind)
     if state.is_done:
         return state
     context.tell(f"{doing}, fitting the mixture")

@@ -21,13 +21,15 @@ explore  never                                        particles are sent out in 
 ======== =================================== ======== ==================================================================
 
 In every stage the fit may be behind a warp (:mod:`klover.fitting.warping`); a new one leads from *explore* back to
-*pool*. Beyond 30 dimensions nothing is explored; beyond 128 a target that would have to descend is left to
+*pool*. Before particles are sent out, the target is searched for modes that draws have missed. Beyond four dimensions
+that is all: nothing is explored. Beyond 128 a target that would have to descend is left to
 :mod:`klover.refinement.escalation`.
 """
 
 import dataclasses
 import enum
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -106,16 +108,24 @@ def decide(measured: Measurement, state: State, dim: int, tuning: Tuning, goal: 
     elif stage is Stage.EXPLORE:
         look = Look.EXPLORE
     elif stage is Stage.POOL and could_stop and (goal is not None or _may_be_last(measured, state, tuning)):
-        is_long = was_hard and state.warp is None and dim <= rounds.explored_dim and goal is None
+        is_long = was_hard and state.warp is None and dim <= rounds.tiled_dim and goal is None
         look = Look.LONG_LAST if is_long else Look.LAST
     kind = state.warp is not None and state.warp.is_bent, goal is not None
     return Plan(stage, was_hard, best_ess, num_stale, could_stop, look, is_beyond, *kind)
 
 
+class Conclusion(NamedTuple):
+    """Whether the mixture is as good as it will get, the stage to go on with, and whether rounds alone will not do."""
+
+    is_done: bool
+    stage: Stage
+    is_stuck: bool
+
+
 def conclude(
     plan: Plan, history: tuple[RoundInfo, ...], discovered: tuple[float, ...], dim: int, tuning: Tuning
-) -> tuple[bool, Stage]:
-    """Return, after the look, whether the mixture is as good as it will get, and the stage to go on with."""
+) -> Conclusion:
+    """Decide how to go on, after the look."""
     rounds, last = tuning.rounds, history[-1]
     has_found = last.drift > tuning.answer.largest_drift
     is_settled = last.drift < tuning.answer.largest_drift
@@ -128,12 +138,13 @@ def conclude(
     enough = rounds.least_ess if plan.is_thrifty else enough
     # With a fair share effective it is the tail of a few weights that varies: the next rounds may have a lighter one.
     patience = patience if plan.best_ess < rounds.fair_ess else rounds.trend_rounds
-    is_stuck = is_tried and plan.num_stale >= patience and not plan.could_stop and plan.best_ess < enough
-    goes_out = plan.stage is Stage.POOL and (has_found or is_stuck) and dim <= rounds.explored_dim
+    is_late = is_tried and plan.num_stale >= patience and not plan.could_stop and plan.best_ess < enough
+    is_stuck = plan.stage is Stage.POOL and (has_found or is_late)
+    goes_out = is_stuck and dim <= rounds.tiled_dim
     # Where nothing is explored, nothing but chance would change what has not changed for so long.
-    is_lost = dim > rounds.explored_dim and plan.num_stale >= rounds.trend_rounds and not plan.could_stop
+    is_lost = dim > rounds.tiled_dim and plan.num_stale >= rounds.trend_rounds and not plan.could_stop
     is_good = plan.could_stop and is_settled and is_steady
-    return is_good or is_lost, Stage.EXPLORE if goes_out else plan.stage
+    return Conclusion(is_good or is_lost, Stage.EXPLORE if goes_out else plan.stage, is_stuck)
 
 
 def _next_stage(measured: Measurement, state: State, num_stale: int, dim: int, tuning: Tuning) -> Stage:
@@ -161,7 +172,7 @@ def _could_stop(measured: Measurement, state: State, stage: Stage, num_stale: in
     rounds, is_exploring = tuning.rounds, stage is Stage.EXPLORE
     goal = rounds.good_explored_ess if is_exploring else rounds.good_ess
     fair = rounds.warped_ess if state.warp is not None and state.warp.is_bent else rounds.fair_ess
-    least = rounds.least_ess if is_exploring or dim > rounds.explored_dim else fair
+    least = rounds.least_ess if is_exploring or dim > rounds.tiled_dim else fair
     is_stale = num_stale >= rounds.patience and measured.ess_share > least
     # Final draws make up for what a warp has not found; where it is all but found, a round costs more than these.
     is_calm = measured.ess_share < rounds.warped_gain * state.best_ess and measured.ess_share > rounds.warped_ess

@@ -119,11 +119,6 @@ class Context:
         return Region(self.evaluator.target, self.tuning.search, self.evaluator.coordinates)
 
     @property
-    def is_explored(self) -> bool:
-        """Whether there are few enough dimensions to send particles out."""
-        return self.dim <= self.tuning.rounds.explored_dim
-
-    @property
     def can_warp(self) -> bool:
         """Whether there are bent warps: one coordinate has nobody to depend on, of many draws alone tell too little."""
         search = self.tuning.search
@@ -139,7 +134,7 @@ class Context:
     @property
     def can_escalate(self) -> bool:
         """Whether particles may take over where weights fail (:mod:`klover.refinement.escalation`)."""
-        return self.evaluator.has_gradient and not self.is_explored
+        return self.evaluator.has_gradient and self.dim > self.tuning.islands.beyond_dim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +175,8 @@ class State:
         Largest share of effective draws so far, and rounds since it grew.
     num_returns
         How often the work went on after an answer that was not good enough.
+    has_looked
+        Whether a search has found nothing where rounds no longer got better, since parts were last added.
     num_blind
         Rounds that did not know of parts that were found after them: a thrifty answer does without their draws.
     design
@@ -211,6 +208,7 @@ class State:
     best_ess: float = 0.0
     num_stale: int = 0
     num_returns: int = 0
+    has_looked: bool = False
     num_blind: int = 0
     design: Sample | None = None
     is_done: bool = False

@@ -31,6 +31,8 @@ from klover.tuning import Missed, Tuning
 
 FEWEST_RADIAL = 10
 """Draws of the ladder for each dimension, and for one more."""
+NUM_RUNGS = 12
+"""On which starts lie."""
 SAME_TOP = 0.1
 """Whitened distance below which two climbs have ended on one top."""
 EVEN = 0.9
@@ -189,9 +191,7 @@ def find_tops(
     """Climb from the starts that the screen chooses, and from heavy draws; return tops and log densities."""
     centre, root = mixture.mean(), mixture.root()
     function = slopes(evaluator, centre, root)
-    # A slope by differences costs as much as a climb of one step: then there are fewer starts.
-    each = 1 if evaluator.has_gradient or effort.is_by_values else 2 * mixture.dim + 1
-    num = max(effort.num_starts // each, 1)
+    num = _num_starts(evaluator, effort, mixture.dim)
     region = Region(evaluator.target, tuning.search, evaluator.coordinates)
     rungs = draw_rungs(generator, region, mixture, evaluator.prior_draws(), num)
     flat = rungs.reshape(-1, mixture.dim)
@@ -200,13 +200,28 @@ def find_tops(
         starts = _unknown(function, mixture, starts, centre, root)
     else:
         heavy = _unknown(function, mixture, heavy, centre, root) if effort.is_thrifty else heavy
-        value, gradient = function(divided(root, flat - centre))
+        look = slopes(evaluator, centre, root, is_central=False)
+        value, gradient = look(divided(root, flat - centre))
         scores = score(mixture, flat, divided(root.T, gradient))
         chosen = lowest(scores.reshape(len(rungs), num), value.reshape(len(rungs), num), effort.num_climbs)
         starts = np.concatenate([np.reshape([rungs[place] for place in chosen], (-1, mixture.dim)), heavy])
     tops, values = climb(function, divided(root, starts - centre), resolution=resolution_of(evaluator))
     searched = Searched(len(flat), len(starts), num, (INFLATIONS[0], INFLATIONS[-1]), effort.num_radial, mixture.dim)
     return np.asarray(centre + times(root, tops)), np.where(np.isfinite(values), values, -np.inf), searched
+
+
+def _num_starts(evaluator: Evaluator, effort: Effort, dim: int) -> int:
+    """Return the starts on each rung.
+
+    By differences a look costs d + 1 evaluations: the looks may cost as many as all work before. Where evaluations are
+    counted there are fewer starts, for about as many evaluations as with gradients.
+    """
+    if evaluator.has_gradient or effort.is_by_values:
+        return effort.num_starts
+    fewest = max(effort.num_starts // (2 * dim + 1), 1)
+    if effort.is_thrifty or evaluator.num_affordable is not None:
+        return fewest
+    return int(np.clip(evaluator.num_evaluations // (NUM_RUNGS * (dim + 1)), fewest, effort.num_starts))
 
 
 def _suspects(

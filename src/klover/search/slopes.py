@@ -1,5 +1,7 @@
 """Values and gradients of the target for searches: its own gradients, or differences of values where it has none."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from klover.base.linalg import times
@@ -11,12 +13,15 @@ STEP = 1e-3
 """Of the differences, in units of the coordinates that are searched in: a thousandth of a standard deviation."""
 
 
-def slopes(evaluator: Evaluator, centre: Point, root: Float[np.ndarray, "dim *dim"]) -> ValueAndGradient:
+def slopes(
+    evaluator: Evaluator, centre: Point, root: Float[np.ndarray, "dim *dim"], is_central: bool = True
+) -> ValueAndGradient:
     r"""Return values and gradients as a function of whitened coordinates z, where :math:`\theta=c+Rz`.
 
     What a mixture knows of scales and correlations saves most of the steps of a climb, and says how long differences
     should be. A point that has not moved since the last call is not evaluated again: a climb that has ended costs
-    nothing more. Without gradients a slope is the central difference along each axis, 2d + 1 evaluations a point.
+    nothing more. Without gradients a slope is the difference along each axis: a central one, 2d + 1 evaluations a
+    point, as climbs need near a top, or one to one side, d + 1, which will do for a look.
     """
     last = np.zeros((0, len(root))), np.zeros(0), np.zeros((0, len(root)))
 
@@ -33,21 +38,24 @@ def slopes(evaluator: Evaluator, centre: Point, root: Float[np.ndarray, "dim *di
         if evaluator.has_gradient:
             value, gradient = evaluator.values_and_gradients(np.asarray(centre) + times(root, z))
             return value, times(root.T, gradient)
-        return _differences(evaluator, z, centre, root)
+        step = np.full(z.shape[1], STEP)
+        return differences(lambda z: evaluator.values(np.asarray(centre) + times(root, z)), z, step, is_central)
 
     return function
 
 
 @np.errstate(invalid="ignore")
-def _differences(
-    evaluator: Evaluator,
-    z: Float[np.ndarray, "start dim"],
-    centre: Point,
-    root: Float[np.ndarray, "dim *dim"],
+def differences(
+    values: Callable[[Float[np.ndarray, "point dim"]], Float[np.ndarray, " point"]],
+    x: Float[np.ndarray, "start dim"],
+    step: Float[np.ndarray, " dim"],
+    is_central: bool,
 ) -> tuple[Float[np.ndarray, " start"], Float[np.ndarray, "start dim"]]:
-    num, dim = z.shape
-    shift = STEP * np.concatenate([np.zeros((1, dim)), np.eye(dim), -np.eye(dim)])
-    points = np.asarray(centre) + times(root, z[:, None] + shift)
-    values = evaluator.values(points.reshape(-1, dim)).reshape(num, 2 * dim + 1)
-    gradient = (values[:, 1 : dim + 1] - values[:, dim + 1 :]) / (2 * STEP)
-    return values[:, 0], np.where(np.isfinite(gradient), gradient, 0.0)
+    """Return values and their differences along each axis, by steps to both sides or to one; zero over an edge."""
+    num, dim = x.shape
+    ahead = np.diag(step)
+    shift = np.concatenate([np.zeros((1, dim)), ahead, *([-ahead] if is_central else [])])
+    value = values((x[:, None] + shift).reshape(-1, dim)).reshape(num, len(shift))
+    behind = value[:, dim + 1 :] if is_central else value[:, :1]
+    slope = (value[:, 1 : dim + 1] - behind) / ((2 if is_central else 1) * step)
+    return value[:, 0], np.where(np.isfinite(slope), slope, 0.0)

@@ -14,6 +14,7 @@ rounded, or that a solver has left inexact.
 import numpy as np
 
 from klover.base.shapes import Float
+from klover.search.slopes import differences
 from klover.targets.evaluator import Evaluator
 
 FALL, FALLS = 0.125, (0.02, 1.0)
@@ -53,19 +54,9 @@ class ByValues:
         value = np.zeros(len(x)) if is_new.all() else value.copy()
         gradient = np.zeros(x.shape) if is_new.all() else gradient.copy()
         if is_new.any():
-            value[is_new], gradient[is_new] = self._slopes(x[is_new])
+            value[is_new], gradient[is_new] = differences(self._values, x[is_new], self._step, self._is_central)
         self._last = x, value, gradient
         return value, gradient
-
-    @np.errstate(invalid="ignore")
-    def _slopes(self, x):
-        num, dim = x.shape
-        ahead = np.diag(self._step)
-        shift = np.concatenate([np.zeros((1, dim)), ahead, *([-ahead] if self._is_central else [])])
-        values = self._values((x[:, None] + shift).reshape(-1, dim)).reshape(num, len(shift))
-        behind = values[:, dim + 1 :] if self._is_central else values[:, :1]
-        gradient = (values[:, 1 : dim + 1] - behind) / ((2 if self._is_central else 1) * self._step)
-        return values[:, 0], np.where(np.isfinite(gradient), gradient, 0.0)
 
     def precision(self, x: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "dim dim"]:
         """Return the negative Hessian at a point; where a budget counts, that of the last point is remembered."""
