@@ -352,6 +352,17 @@ def test_bad_arguments(getkey, arguments, error, message):
     assert calls == []
 
 
+def test_without_gradients_a_second_mode_far_away_is_found(getkey):
+    def log_density(x):
+        far = -0.5 * np.sum(((x - 6.0) / 0.8) ** 2, axis=1) - 5 * np.log(0.8)
+        return np.logaddexp(-0.5 * np.sum(x**2, axis=1), far)
+
+    fit = klover.refine(getkey(), klover.from_callback(log_density, 5, vectorized=True))
+    assert fit.verdict.trusted
+    expected = np.log(2) + 2.5 * np.log(2 * np.pi)
+    assert abs(fit.log_evidence - expected) < 5 * fit.log_evidence_se
+
+
 def test_a_callback_that_fails_is_named(getkey):
     def fail(_):
         raise LookupError("no such table")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import klover
-from klover.search.missed import FEWEST_RADIAL, Effort, Searched, find_missed, find_tops, parts_with_mass
+from klover.search.missed import FEWEST_RADIAL, NUM_RUNGS, Effort, Searched, find_missed, find_tops, parts_with_mass
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Missed, Tuning
 
@@ -58,6 +58,15 @@ def test_without_gradients_it_is_found_too():
     parts, searched = search(klover.from_callback(log_density, DIM, vectorized=True))
     np.testing.assert_allclose(parts[0].x, 4.0, atol=1e-2)
     assert searched.num_starts_a_rung == EFFORT.num_starts // (2 * DIM + 1)
+
+
+@pytest.mark.parametrize(("num_before", "num_starts"), [(1500, 31), (4000, 83), (10**5, 160)])
+def test_without_gradients_looks_cost_as_much_as_all_work_before(num_before, num_starts):
+    evaluator = Evaluator(klover.from_callback(lambda x: -0.5 * np.sum(x**2, axis=1), DIM, vectorized=True))
+    evaluator.values(np.zeros((num_before - 1000, DIM)))
+    _, searched = search(evaluator.target, evaluator=evaluator)
+    assert searched.num_starts_a_rung == num_starts
+    assert searched.num_starts == NUM_RUNGS * num_starts
 
 
 def test_of_several_missed_parts_the_largest_comes_first():

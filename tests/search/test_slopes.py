@@ -31,6 +31,16 @@ def test_slopes_obey_the_chain_rule_with_and_without_gradients(make):
     np.testing.assert_allclose(gradient, expected[1], rtol=1e-5, atol=1e-7)
 
 
+def test_a_look_takes_differences_to_one_side():
+    evaluator = Evaluator(without_gradient())
+    z = np.random.default_rng(0).normal(size=(5, 3))
+    value, gradient = slopes(evaluator, CENTRE, ROOT, is_central=False)(z)
+    expected = jax.vmap(jax.value_and_grad(lambda z: log_density(CENTRE + ROOT @ z)))(z)
+    assert evaluator.num_evaluations == 5 * (3 + 1)
+    np.testing.assert_allclose(value, expected[0], rtol=1e-12)
+    np.testing.assert_allclose(gradient, expected[1], rtol=1e-2, atol=1e-2)  # a thousandth of a second derivative
+
+
 def test_points_that_have_not_moved_are_not_evaluated_again():
     evaluator = Evaluator(klover.Target(log_density, jnp.zeros(3)))
     function = slopes(evaluator, CENTRE, ROOT)
