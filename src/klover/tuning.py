@@ -155,7 +155,7 @@ class Rounds:
         4,
         "dimensions",
         "up to which 64 components follow any shape, particles explore, and the usual search is thorough",
-        "measured: ring; beyond, warps do what particles would, at a twentieth of the evaluations",
+        "measured: ring; beyond, as many answers are right without particles",
     )
 
 

@@ -64,13 +64,12 @@ def take_round(context: Context, state: State) -> State:
         seen, particles, drift = look_around(context, inside, plan.look)
     state = dataclasses.replace(seen, pool=state.pool)
     state = dataclasses.replace(state, history=(*state.history, _info(context, state, measured, drift)))
-    concluded = conclude(plan, state.history, state.discovered, context.dim, context.tuning)
-    stage = concluded.stage
+    is_good, stage, is_stuck = conclude(plan, state.history, state.discovered, context.dim, context.tuning)
     if not np.isfinite(state.pool.log_p).any() and len(state.history) < MOST_SHRINKAGES:
         return dataclasses.replace(state, mixture=inflate(state.mixture, SHRINKAGE), stage=Stage.BEGIN)
     is_endless = widest(state.mixture)[1] > context.tuning.answer.largest_width
     is_hopeless = plan.is_beyond or is_endless or not np.isfinite(state.pool.log_p).any()
-    if concluded.is_stuck and not state.has_looked:
+    if is_stuck and not state.has_looked:
         with in_base(context, state) as inside:
             completed = look_where_stuck(context, inside)
         if completed is not inside:
@@ -78,7 +77,7 @@ def take_round(context: Context, state: State) -> State:
         state = dataclasses.replace(state, has_looked=True, was_hard=True)
     has_found = stage is not plan.stage or plan.stage in (Stage.CHAIN, Stage.DESCEND)
     num_blind = len(state.pool.sizes) if has_found else state.num_blind
-    state = dataclasses.replace(state, is_done=concluded.is_done or is_hopeless, stage=stage, num_blind=num_blind)
+    state = dataclasses.replace(state, is_done=is_good or is_hopeless, stage=stage, num_blind=num_blind)
     if state.is_done:
         return state
     context.tell(f"{doing}, fitting the mixture")
