@@ -1,7 +1,7 @@
 """The reliability factory: klover's promise, "an answer is right or it is refused", on thousands of random targets."""
 
 ARMS = ("known", "sbc", "adversarial")
-SETS = ("dev", "validation", "release", "release2")
+SETS = ("dev", "validation", "release", "release2", "release3")
 """Sets of seeds, which share no case."""
 PEERS = {
     "nuts": "numpyro-nuts",

@@ -113,7 +113,7 @@ class Rounds:
 
     first_draws: int = number(2048, "draws", "of the first round", "measured: 14,000 evaluations solve easy targets")
     draws_growth: float = number(1.5, "factor", "by which rounds grow", "guess")
-    most_draws: int = number(8192, "draws", "of a round; as many final draws at the least", "measured: speed")
+    most_draws: int = number(8192, "draws", "of a round", "measured: speed")
     small_budget: int = number(
         10_000,
         "evaluations",
@@ -200,15 +200,25 @@ class Answer:
     """The final draws, and what speaks against them."""
 
     wanted_ess: int = number(4000, "draws", "effective ones to aim at", "habit: four chains of 1000")
+    fewest_draws: int = number(6144, "draws", "at the least", "theory: 4000 effective ones, where two thirds are")
     most_draws: int = number(98304, "draws", "that this may take", "guess")
     fewest_effective: int = number(100, "draws", "below which nothing is trusted", "habit")
     least_share: float = number(
         0.03, "share", "of final draws that are effective, at the least", "measured: right answers have 0.1 and more"
     )
+    least_uneven_share: float = number(
+        0.15,
+        "share",
+        "the same where k̂ is above a half: the variance is infinite",
+        "measured: none of 7,743 right ones",
+    )
     largest_invalid: float = number(0.1, "share", "of final draws that may be NaN or +inf", "guess")
     largest_hidden: float = number(0.01, "share", "of a round's draws that may be, for a density of JAX", "guess")
     largest_width: float = number(1e10, "units", "to which a proper posterior may spread", "guess")
     largest_drift: float = number(3.0, "errors", "by which particles of the answer may still move", "habit")
+    largest_beyond: float = number(
+        1.3, "errors", "by which they may find more beyond the heaviest draws than expected", "measured: tails"
+    )
     largest_weight: float = number(0.02, "share", "of one draw's raw weight that smoothing may cut", "guess")
     fallen_ess: float = number(0.5, "ratio", "of the final draws' ESS to the last round's", "guess")
     unstable_errors: float = number(5.0, "errors", "between the evidences of the last round and the answer", "habit")
@@ -229,6 +239,9 @@ class Missed:
     num_heavy: int = number(24, "climbs", "from the heaviest final draws", "measured: the same")
     num_radial: int = number(512, "draws", "on other scales around known centres", "measured: the same")
     thorough: int = number(36, "factor", "by which a thorough search has more starts", "measured: the same")
+    fairly: int = number(
+        9, "factor", "the same in up to four dimensions, where many modes are known", "measured: a spike on a mode"
+    )
     most_passes: int = number(4, "passes", "of a thorough search, one for each known mode", "guess")
     least_ratio: float = number(30.0, "ratio", "of p to q, over the evidence, at a top that is not covered", "guess")
     smallest_mode: float = number(

@@ -94,11 +94,13 @@ def test_where_several_modes_are_known_a_search_is_thorough_if_that_is_cheap(mon
         assert searched.num_modes == 2
         return searched.num_starts
 
-    dim = Tuning().rounds.tiled_dim + 1
-    thorough, few = num_starts(dim), num_starts(dim - 1)
+    missed, dim = Tuning().missed, Tuning().rounds.tiled_dim + 1
+    thorough, larger, few = (num_starts(each) for each in (dim, dim - 1, 1))
     monkeypatch.setattr(completion, "CHEAP_SIZE", 1)
-    # It has a pass for each of them, and so has a usual one where a thorough one would not be cheap.
-    assert thorough == 2 * Tuning().missed.thorough * few
+    # It has a pass for each of them, and so has a usual one where a thorough one would not be cheap. In fewer
+    # dimensions it is larger where a usual one would miss what is half as wide.
+    assert thorough == 2 * missed.thorough * few
+    assert larger == missed.fairly * few
     assert num_starts(dim) == 2 * few
 
 

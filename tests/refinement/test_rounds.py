@@ -11,7 +11,7 @@ from klover import Family, Target
 from klover.importance import psis
 from klover.importance.ratios import effective_sample_size, log_evidence
 from klover.mixtures.algebra import mixture_of
-from klover.refinement import rounds
+from klover.refinement import learning, rounds
 from klover.refinement.defence import next_proposal
 from klover.refinement.pool import Pool
 from klover.refinement.rounds import MOST_SHRINKAGES, SHRINKAGE, take_round
@@ -123,7 +123,7 @@ def seen_by_growth(monkeypatch):
     """Watch what mixtures are fitted to."""
     samples = []
     monkeypatch.setattr(
-        rounds, "grow", lambda generator, mixture, sample, rules: samples.append((sample, rules)) or mixture
+        learning, "grow", lambda generator, mixture, sample, rules: samples.append((sample, rules)) or mixture
     )
     return samples
 

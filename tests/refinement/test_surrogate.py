@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import klover
-from klover.refinement import rounds, surrogate, thrift
+from klover.refinement import learning, surrogate, thrift
 from klover.refinement.state import Context, RoundInfo, State
 from klover.refinement.surrogate_model import fit_model
 from klover.targets.adapters.callback import from_callback
@@ -81,7 +81,7 @@ def test_a_small_budget_without_gradients_is_enough():
 
 
 def test_where_the_process_is_dropped_the_rounds_go_on(monkeypatch):
-    monkeypatch.setattr(rounds, "is_poor", lambda context, state: True)
+    monkeypatch.setattr(learning, "is_poor", lambda context, state: True)
     fit = klover.refine(0, banana(), min_ess=100, surrogate=True)
     assert fit.verdict.trusted
     assert abs(fit.log_evidence - BANANA_LOG_Z) < 5 * fit.log_evidence_se

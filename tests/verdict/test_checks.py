@@ -72,6 +72,7 @@ FLAWS = {
     "poor": (lambda case: with_numbers(case, "answer", least_share=1.0), Status.POOR_COVER),
     "dominated": (lambda case: dataclasses.replace(case, last_ess=10.0), Status.DOMINATED),
     "unfinished": (lambda case: dataclasses.replace(case, cause=SPENT), Status.UNFINISHED),
+    "drifting": (lambda case: dataclasses.replace(case, beyond=5.0), Status.DRIFTING_PARTICLES),
     "coarse": (lambda case: with_numbers(case, "answer", coarse_log=0.0), Status.COARSE_NUMBERS),
     "pinned": (at_bounds, Status.COARSE_NUMBERS),
     "unstable": (lambda case: dataclasses.replace(case, last_evidence=(100.0, 0.01)), Status.UNSTABLE_EVIDENCE),

@@ -14,7 +14,7 @@ from klover.base.arrays import namespace
 from klover.base.linalg import solve_positive
 from klover.base.shapes import AnyArray, Count, Float, Int, PerComponent, PerDraw, Weights, record
 from klover.importance.control_variates import FEWEST_DRAWS, LARGEST_MEAN
-from klover.importance.ratios import MeanAndError
+from klover.importance.ratios import MeanAndError, doubted
 
 Values = Float[AnyArray, "draw value"]
 
@@ -136,7 +136,8 @@ def log_evidence(sums: Sums, weights: Weights) -> tuple[float, float]:
     variance_of_ratios = num * sums.square / sums.weight**2 - 1
     covariance = cross - mean
     explained = coefficient @ (product - np.outer(mean, mean)) @ coefficient
-    variance = max(variance_of_ratios - 2 * coefficient @ covariance + explained, 0.0) / (num - 1)
+    left = max(variance_of_ratios - 2 * coefficient @ covariance + explained, 0.0)
+    variance = doubted(left, variance_of_ratios) / (num - 1)
     level = sums.log_scale + np.log(sums.weight) - np.log(num)
     return float(level + np.log1p(-shift)), float(np.sqrt(variance) / (1 - shift))
 

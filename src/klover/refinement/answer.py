@@ -14,11 +14,14 @@ from klover.mixtures.mixture import Mixture
 from klover.refinement import frugality, thrift
 from klover.refinement import surrogate as surrogates
 from klover.refinement.aim import aim
+from klover.refinement.beyond import look_beyond
 from klover.refinement.completion import look_for_missed
 from klover.refinement.coordinates import in_base, in_user_coordinates
 from klover.refinement.defence import final_proposal
 from klover.refinement.progress import Progress
 from klover.refinement.state import Context, State
+from klover.search.missed import Searched
+from klover.search.recall import Part
 from klover.targets.budget import SPENT, BudgetExhausted
 from klover.verdict.case import Case
 from klover.verdict.checks import NUM_REPEATED
@@ -28,7 +31,7 @@ from klover.warps.warped import behind, unwarped
 
 INTERRUPTED = "interrupted"
 SHAPELESS = (Status.HEAVY_WEIGHTS, Status.FEW_EFFECTIVE_DRAWS, Status.POOR_COVER)
-RETRIED = (*SHAPELESS, Status.DOMINATED, Status.UNSTABLE_EVIDENCE)
+RETRIED = (*SHAPELESS, Status.DOMINATED, Status.DRIFTING_PARTICLES, Status.UNSTABLE_EVIDENCE)
 """What further rounds may cure, with the final draws in the pool."""
 ESCALATED = (*SHAPELESS, Status.UNFINISHED)
 """Where importance sampling has failed, and particles may not."""
@@ -55,12 +58,10 @@ def answer(
             state = thrift.draw_the_rest(context, state)
         draws, proposal = thrift.pooled_draws(context, state), state.pool.proposals[-1]
         mixture, last_share = unwarped(proposal), thrift.mean_share(state)
-    parts, searched = (), None
+    parts, searched, beyond = (), None, 0.0
     if cause is None and float(draws.ess) > 0:
         try:
-            with in_base(context, state) as inside:
-                x = np.asarray(draws.x) if state.warp is None else state.warp.to_base(np.asarray(draws.x))[0]
-                parts, searched = look_for_missed(context, inside, mixture, x, np.asarray(draws.log_ratio), is_thorough)
+            state, beyond, parts, searched = _look(context, state, mixture, draws, is_thorough)
         except BudgetExhausted as error:
             cause = str(error)
         except FAILURES as failure:
@@ -82,8 +83,22 @@ def answer(
         searched,
         state.warp,
         context.tuning,
+        beyond,
     )
     return state, case
+
+
+def _look(
+    context: Context, state: State, mixture: Mixture, draws: WeightedDraws, is_thorough: bool
+) -> tuple[State, float, tuple[Part, ...], Searched | None]:
+    """Look beyond the draws; if nothing is there, search for modes that they miss. Return what has been found."""
+    with in_base(context, state) as inside:
+        x = np.asarray(draws.x) if state.warp is None else state.warp.to_base(np.asarray(draws.x))[0]
+        seen, beyond = look_beyond(context, inside, mixture, draws, x)
+        if seen is not None:
+            return dataclasses.replace(state, seen=seen), beyond, (), None
+        found = look_for_missed(context, inside, mixture, x, np.asarray(draws.log_ratio), is_thorough)
+    return state, beyond, *found
 
 
 def _draw(

@@ -6,13 +6,13 @@ import numpy as np
 
 from klover.base.linalg import moments
 from klover.base.shapes import Float
-from klover.fitting.growth import grow
 from klover.fitting.splits import num_parameters
 from klover.importance.ratios import effective_sample_size, log_evidence
 from klover.mixtures.algebra import inflate, join
 from klover.mixtures.mixture import Mixture
 from klover.refinement.exploration import follow
 from klover.refinement.frugality import EVALUATIONS_OF_MISSED
+from klover.refinement.learning import learn
 from klover.refinement.start import around
 from klover.refinement.state import Context, Stage, State
 from klover.refinement.surrogate import efforts, is_used, refit
@@ -46,6 +46,7 @@ def look_for_missed(
     components lie far apart, in more dimensions than a usual search can cover: there may well be another, and it may be
     narrow. A thorough search has a pass for each known mode, until one finds something, so that the starts around each
     are as many as around one; where that would cost too much, or has no gradients to go by, a usual one has the passes.
+    In few dimensions a larger search follows where so many modes are known that few starts are left around each.
     """
     evaluator, tuning = context.evaluator, context.tuning.missed
     hills = standing(evaluator.values, modes_of(state.mixture, tuning.smallest_halo))
@@ -81,10 +82,13 @@ def look_for_missed(
     parts, searched = look(effort, 1 if is_cheap or is_small else num_passes)
     is_open = num_modes > 1 and context.dim > context.tuning.rounds.tiled_dim
     is_doubtful = is_open or searched.recall < tuning.least_recall
+    is_coarse = len(hills) > 1 and searched.smallest_scale > tuning.trusted_scale
     if not parts and (is_thorough or (is_doubtful and is_cheap)):
         context.tell("searching thoroughly for missed modes")
         parts, searched = look(Effort.of(tuning, tuning.thorough), num_passes)
         parts = parts or _return_from_outside(context, state, proposal, float(log_evidence(log_ratio)[0]))
+    elif not parts and is_coarse and is_cheap:
+        parts, searched = look(Effort.of(tuning, tuning.fairly))
     return tuple(parts), searched
 
 
@@ -183,11 +187,10 @@ def go_on(context: Context, state: State, case: Case) -> State:
     if case.parts:
         return add_parts(context, state, case.parts, float(draws.log_evidence))
     if is_used(state):
-        mixture = refit(context, state).mixture
+        state = refit(context, state)
     else:
-        sample = pool.thinned(context.generator, context.num_fitted).in_base(state.warp)
-        mixture = grow(context.generator, state.mixture, sample, context.rules)
-    return dataclasses.replace(state, mixture=mixture, best_ess=0.0, num_stale=0, num_returns=state.num_returns + 1)
+        state = learn(context, state, None)
+    return dataclasses.replace(state, best_ess=0.0, num_stale=0, num_returns=state.num_returns + 1)
 
 
 def add_parts(context: Context, state: State, parts: tuple[Part, ...], known: float) -> State:

@@ -76,11 +76,11 @@ def num_final_draws(context: Context, state: State, proposal: Mixture, is_spent:
 
     If the budget has ended the rounds, all of the rest goes here; otherwise a part of it is for the last search.
     """
-    evaluator, answer, fewest = context.evaluator, context.tuning.answer, context.tuning.rounds.most_draws
+    evaluator, answer = context.evaluator, context.tuning.answer
     # Where rounds no longer get better, one of them may have been lucky.
     share = min((info.ess_share for info in state.history[-1 - state.num_stale :]), default=0.0)
-    most = min(answer.most_draws, max(MOST_NUMBERS // context.dim, fewest))
-    wanted = int(np.clip(answer.wanted_ess / max(share, 1e-3), fewest, most))
+    most = min(answer.most_draws, max(MOST_NUMBERS // context.dim, answer.fewest_draws))
+    wanted = int(np.clip(answer.wanted_ess / max(share, 1e-3), answer.fewest_draws, most))
     affordable = evaluator.num_affordable
     if affordable is None:
         return wanted

@@ -86,7 +86,7 @@ def refine(
     max_components
         Largest number of components; chosen by the dimension if None.
     num_draws
-        Fresh draws of the final mixture; enough for 4000 effective ones if None (8192 to 98304).
+        Fresh draws of the final mixture; enough for 4000 effective ones if None (6144 to 98304).
     budget
         Most evaluations of the target (an integer; a gradient counts as one), or most time (a ``datetime.timedelta``;
         a compilation that has begun is not interrupted; not where processes share the data). An answer that it does not

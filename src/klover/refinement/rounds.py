@@ -3,7 +3,7 @@
 A round draws from the present mixture, defended (:mod:`klover.refinement.defence`), adds the draws to the pool, and
 measures ESS, k̂ and the evidence on these fresh draws. :mod:`klover.refinement.stages` decides what follows from that.
 Particles look around if they are to (:mod:`klover.refinement.exploration`). If the mixture is not good enough yet, it
-is fitted to the pool, and to the particles, by :func:`klover.fitting.growth.grow`.
+is fitted to the pool, and to the particles (:mod:`klover.refinement.learning`).
 """
 
 import contextlib
@@ -11,25 +11,20 @@ import dataclasses
 
 import numpy as np
 
-from klover.fitting.growth import grow
-from klover.fitting.sample import Sample, equal
-from klover.fitting.warping import choose
 from klover.importance import psis
-from klover.importance.ratios import effective_sample_size, kish, log_evidence
+from klover.importance.ratios import effective_sample_size, log_evidence
 from klover.mixtures.algebra import inflate
 from klover.refinement.chains import follow_lead
 from klover.refinement.completion import look_where_stuck
-from klover.refinement.coordinates import adopt, in_base
+from klover.refinement.coordinates import in_base
 from klover.refinement.defence import next_proposal
 from klover.refinement.exploration import look_around
+from klover.refinement.learning import learn
 from klover.refinement.stages import Look, Measurement, conclude, decide
 from klover.refinement.state import Context, RoundInfo, Stage, State
-from klover.refinement.surrogate import fall_back, is_poor, is_used, refit
 from klover.refinement.thrift import light, num_effective, num_missing, num_needed
-from klover.sampling.hamiltonian import Particles
 from klover.targets.budget import BudgetExhausted
 from klover.verdict.checks import widest
-from klover.warps.warp import KINDS
 from klover.warps.warped import behind
 
 SHRINKAGE, MOST_SHRINKAGES = 0.1, 8
@@ -43,8 +38,6 @@ WORDS = {
     Stage.EXPLORE: "exploring with particles",
 }
 """What a round does, for who waits for it."""
-EVERY_KIND = 4
-"""Rounds after which all kinds of warps are tried again."""
 MOST_NUMBERS = 2**22
 """Numbers that the draws of a round may hold: 32 MiB."""
 
@@ -82,7 +75,7 @@ def take_round(context: Context, state: State) -> State:
         return state
     context.tell(f"{doing}, fitting the mixture")
     try:
-        return _fit(context, follow_lead(context, state), particles)
+        return learn(context, follow_lead(context, state), particles)
     except BudgetExhausted:
         # The draws of the round are kept; the next one finds the same.
         return state
@@ -138,46 +131,3 @@ def _info(context: Context, state: State, measured: Measurement, drift: float) -
         num_evaluations=context.evaluator.num_evaluations,
         seconds=context.evaluator.elapsed,
     )
-
-
-def _fit(context: Context, state: State, particles: Particles | None) -> State:
-    """Fit the mixture to the pool, and to the particles where there are any; behind a warp where that is worth it."""
-    if is_used(state) and particles is None:
-        return fall_back(context, state) if is_poor(context, state) else refit(context, state)
-    rounds = context.tuning.rounds
-    is_tempered = state.stage is Stage.TEMPER
-    fewest = rounds.tempered_draws * (context.dim + 1) if is_tempered else 0.0
-    is_warped = _is_warped(context, state)
-    sample = state.pool.thinned(context.generator, context.num_warped if is_warped else context.num_fitted, fewest)
-    if particles is not None:
-        ess = float(kish(state.pool.weight(fewest)))
-        groups = (particles, *state.archive)
-        x, log_p = (np.concatenate([getattr(group, name) for group in groups]) for name in ("x", "log_p"))
-        sample = _joined(context, sample, equal(x, log_p).from_base(state.warp), ess)
-    elif state.seen is not None:
-        sample = _joined(context, sample, state.seen, state.pool.ess)
-    if is_warped and sample.ess >= rounds.tempered_draws * (context.dim + 1):
-        # Once there is a warp its kind seldom changes, and to fit the others takes most of the time.
-        is_settled = state.warp is not None and len(state.history) % EVERY_KIND > 0
-        kinds, splits = ((state.warp.kind,), 0) if state.warp is not None and is_settled else (KINDS, None)
-        scores = (lambda x: context.evaluator.values_and_gradients(x)[1]) if context.evaluator.has_gradient else None
-        given = context.family, state.mixture, state.warp, sample, context.rules
-        found = choose(context.generator, *given, kinds, splits, scores)
-        return dataclasses.replace(adopt(state, found[1]), mixture=found[0])
-    mixture = grow(context.generator, state.mixture, sample.in_base(state.warp), context.rules)
-    return dataclasses.replace(state, mixture=mixture)
-
-
-def _joined(context: Context, sample: Sample, particles: Sample, ess: float) -> Sample:
-    """Fit to particles beside the pool, however many effective draws this has: of what it misses it knows nothing."""
-    share = len(particles) / (len(particles) + ess)
-    return sample.join(particles, max(share, context.tuning.exploration.particle_share))
-
-
-def _is_warped(context: Context, state: State) -> bool:
-    """Whether a warp is worth trying: the mixture has had its chance, or is behind one already."""
-    rounds = context.tuning.rounds
-    is_poor = len(state.history) >= rounds.patience and state.history[-1].ess_share < rounds.fair_ess
-    # In few dimensions many components follow any shape: there, a warp is for what would have to be explored.
-    is_poor = is_poor and (context.dim > rounds.tiled_dim or state.stage is Stage.EXPLORE)
-    return context.can_warp and (is_poor or state.stage is Stage.CHAIN or state.warp is not None)

@@ -46,6 +46,8 @@ class Case:
         From the user's coordinates to those of the mixture and of the parts; None if they are the same.
     tuning
         The numbers.
+    beyond
+        Standard errors by which particles find more than is expected beyond the heaviest of the draws.
     """
 
     draws: WeightedDraws
@@ -63,6 +65,7 @@ class Case:
     searched: Searched | None = None
     warp: Warp | None = None
     tuning: Tuning = Tuning()
+    beyond: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

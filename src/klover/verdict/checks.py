@@ -22,6 +22,8 @@ from klover.verdict.status import Status
 
 CUT = 10.0
 """Ratio of a raw weight to the smoothed one from which on smoothing has hidden something."""
+INFINITE_VARIANCE = 0.5
+"""The k̂ from which on weights have no variance."""
 NUM_REPEATED = 16
 """Draws that are evaluated twice."""
 
@@ -133,9 +135,13 @@ def few(case: Case) -> Doubt | None:
 
 
 def poor(case: Case) -> Doubt | None:
-    """Refuse where so few of many draws are effective that the proposal lies mostly beside the posterior."""
-    share = float(case.draws.ess) / case.draws.num_draws
-    return None if share >= case.tuning.answer.least_share else Doubt(Status.POOR_COVER, {"ess_share": share})
+    """Refuse where so few of many draws are effective that the proposal lies mostly beside the posterior.
+
+    More of them have to be where the tail of the weights has no variance: stated errors are too small then.
+    """
+    share, answer = float(case.draws.ess) / case.draws.num_draws, case.tuning.answer
+    least = answer.least_share if float(case.draws.pareto_k) <= INFINITE_VARIANCE else answer.least_uneven_share
+    return None if share >= least else Doubt(Status.POOR_COVER, {"ess_share": share})
 
 
 def unfinished(case: Case) -> Doubt | None:
@@ -145,6 +151,12 @@ def unfinished(case: Case) -> Doubt | None:
     if case.tuning.answer.largest_drift < case.drift < np.inf:
         return Doubt(Status.DRIFTING_PARTICLES, {"drift": case.drift})
     return Doubt(Status.UNFINISHED, {"cause": case.cause})
+
+
+def drifting(case: Case) -> Doubt | None:
+    """Refuse where particles find more beyond the heaviest draws than the tail of the weights tells."""
+    is_more = case.beyond > case.tuning.answer.largest_beyond
+    return Doubt(Status.DRIFTING_PARTICLES, {"drift": case.beyond}) if is_more else None
 
 
 def coarse(case: Case) -> Doubt | None:
@@ -266,6 +278,7 @@ CHECKS: tuple[Check, ...] = (
     poor,
     dominated,
     unfinished,
+    drifting,
     coarse,
     pinned,
     unstable,
