@@ -114,6 +114,9 @@ class Rounds:
     first_draws: int = number(2048, "draws", "of the first round", "measured: 14,000 evaluations solve easy targets")
     draws_growth: float = number(1.5, "factor", "by which rounds grow", "guess")
     most_draws: int = number(8192, "draws", "of a round", "measured: speed")
+    warped_draws: int = number(
+        4096, "draws", "of a round behind a warp, which learns more from the next one", "measured: products, d = 20"
+    )
     small_budget: int = number(
         10_000,
         "evaluations",

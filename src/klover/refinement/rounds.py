@@ -104,7 +104,8 @@ def _draw(context: Context, state: State) -> State:
     """Draw from the defended mixture, and add the draws to the pool."""
     rounds, evaluator = context.tuning.rounds, context.evaluator
     proposal = behind(next_proposal(context, state), state.warp)
-    most = min(rounds.most_draws, max(MOST_NUMBERS // context.dim, rounds.first_draws))
+    most = rounds.most_draws if state.warp is None or not state.warp.is_bent else rounds.warped_draws
+    most = min(most, max(MOST_NUMBERS // context.dim, rounds.first_draws))
     num_draws = int(min(rounds.first_draws * rounds.draws_growth ** len(state.history), most))
     num_draws = num_missing(context, state, num_draws)
     x = proposal.draw(context.generator, num_draws)
