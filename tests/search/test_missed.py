@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 import klover
-from klover.search.missed import FEWEST_RADIAL, NUM_RUNGS, Effort, Searched, find_missed, find_tops, parts_with_mass
+from klover.mixtures.algebra import mixture_of
+from klover.search.missed import (
+    FEWEST_RADIAL,
+    NUM_RUNGS,
+    Effort,
+    Searched,
+    find_missed,
+    find_tops,
+    log_mass_of_tails,
+    parts_with_mass,
+)
 from klover.targets.evaluator import Evaluator
 from klover.tuning import Missed, Tuning
 
@@ -93,7 +103,7 @@ def test_a_top_is_a_part_if_the_proposal_is_low_enough_there(ratio, num):
 @pytest.mark.parametrize(("smallest", "num"), [(0.1, 1), (0.5, 0)])
 def test_a_top_is_a_part_if_its_mass_by_laplace_is_enough(smallest, num):
     tuning = Tuning(missed=Missed(smallest_mode=smallest))
-    assert len(search(target_of((0.0, 1.0, 0.7), (9.0, 1.0, 0.3)), tuning=tuning)[0]) == num
+    assert len(search(target_of((0.0, 1.0, 0.7), (9.0, 1.0, 0.3)), "normal", tuning=tuning)[0]) == num
 
 
 def test_what_was_searched_is_counted_and_said():
@@ -148,3 +158,19 @@ def test_a_thrifty_effort_is_a_share_of_the_usual():
     least = Effort.thrifty(tuning, 0.0, 10)
     assert least == Effort(1, 1, 1, 11 * FEWEST_RADIAL, is_thrifty=True)
     assert Effort.thrifty(tuning, 1.0, 10) == dataclasses.replace(Effort.of(tuning), is_thrifty=True)
+
+
+@pytest.mark.parametrize(("df", "dim"), [(2.0, 19), (5.0, 6), (np.inf, 12)])
+def test_a_part_with_the_tails_of_the_known_one_is_no_trifle(df, dim):
+    # By the curvature at its top alone, a part of e^-1 with two degrees of freedom is one of e^-10.
+    family = klover.Family("normal") if np.isinf(df) else klover.Family("student")
+    known = mixture_of(family, np.zeros((1, dim)), np.eye(dim)[None], df, np.ones(1))
+    far = mixture_of(family, np.full((1, dim), 20.0), 4 * np.eye(dim)[None], df, np.ones(1))
+    density = jax.tree.map(jnp.asarray, far)
+    target = klover.Target(lambda x: density.log_prob(x) - 1.0, jnp.zeros(dim))
+    top, value = np.full((1, dim), 20.0), np.asarray(far.log_prob(np.full((1, dim), 20.0))) - 1.0
+    given = Evaluator(target), known, top, value, np.array([True]), 0.0, Tuning()
+    (part,) = parts_with_mass(*given, log_mass_of_tails(known))
+    assert part.log_mass + log_mass_of_tails(known) == pytest.approx(-1.0, abs=0.02)
+    if df == 2.0:
+        assert not parts_with_mass(*given)

@@ -15,7 +15,7 @@ from klover.refinement.frugality import EVALUATIONS_OF_MISSED
 from klover.refinement.learning import learn
 from klover.refinement.start import around
 from klover.refinement.state import Context, Stage, State
-from klover.refinement.surrogate import efforts, is_used, refit
+from klover.refinement.surrogate import efforts
 from klover.sampling.tempering import carry
 from klover.search.missed import Effort, Searched, find_missed
 from klover.search.recall import Part, modes_of, num_apart, recall, relative_width, standing
@@ -186,10 +186,7 @@ def go_on(context: Context, state: State, case: Case) -> State:
     state = dataclasses.replace(state, pool=pool, is_done=False)
     if case.parts:
         return add_parts(context, state, case.parts, float(draws.log_evidence))
-    if is_used(state):
-        state = refit(context, state)
-    else:
-        state = learn(context, state, None)
+    state = learn(context, state, None)
     return dataclasses.replace(state, best_ess=0.0, num_stale=0, num_returns=state.num_returns + 1)
 
 
