@@ -104,8 +104,11 @@ def _draw(context: Context, state: State) -> State:
     """Draw from the defended mixture, and add the draws to the pool."""
     rounds, evaluator = context.tuning.rounds, context.evaluator
     proposal = behind(next_proposal(context, state), state.warp)
-    most = rounds.most_draws if state.warp is None or not state.warp.is_bent else rounds.warped_draws
-    most = min(most, max(MOST_NUMBERS // context.dim, rounds.first_draws))
+    # In tens of dimensions few draws tell a warp too little: funnels with 50 of them failed.
+    is_small = state.warp is not None and state.warp.is_bent and context.dim <= context.tuning.islands.beyond_dim
+    most = min(
+        rounds.warped_draws if is_small else rounds.most_draws, max(MOST_NUMBERS // context.dim, rounds.first_draws)
+    )
     num_draws = int(min(rounds.first_draws * rounds.draws_growth ** len(state.history), most))
     num_draws = num_missing(context, state, num_draws)
     x = proposal.draw(context.generator, num_draws)
