@@ -108,7 +108,7 @@ def test_an_interruption_keeps_what_is_done(fit, monkeypatch):
     monkeypatch.setattr(stream, "CHUNK", 512)
     monkeypatch.setattr(stream, "CHUNKS_PER_TASK", 1)
     monkeypatch.setattr(stream, "TASKS_PER_WORKER", 1)
-    monkeypatch.setattr(stream, "num_cores", lambda: 1)
+    monkeypatch.setattr(stream, "num_side_by_side", lambda: 1)
     most = 1024
 
     def interrupt(self, num_done):

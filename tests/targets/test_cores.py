@@ -22,7 +22,7 @@ def bent(x):
 def seen(monkeypatch):
     """Let three threads run blocks, however quick; return their names."""
     monkeypatch.setattr(cores, "WORTH_A_THREAD", 0.0)
-    monkeypatch.setattr(cores, "num_cores", lambda: 3)
+    monkeypatch.setattr(cores, "num_cores", lambda: 4)
     names, run = [], cores.Cores.run
 
     def noted(self, program, blocks, num_threads, done):
@@ -96,3 +96,10 @@ def test_a_process_takes_no_more_cores_than_jax_was_told_to(monkeypatch):
     for told, expected in {"1": 1, "100000": there, "many": there, "0": there}.items():
         monkeypatch.setenv("PJRT_NPROC", told)
         assert cores.num_cores() == expected
+
+
+def test_a_core_is_left_to_xla(monkeypatch):
+    # As many programs as XLA has threads can wait for each other without end.
+    for there, expected in ((1, 1), (2, 1), (16, 15)):
+        monkeypatch.setattr(cores, "num_cores", lambda there=there: there)
+        assert cores.num_side_by_side() == expected

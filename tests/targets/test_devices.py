@@ -29,7 +29,7 @@ if address:
 num_devices = len(jax.devices())
 assert num_devices == (2 if address else 4)
 # Threads are worth their while for every block, where they are allowed.
-cores.WORTH_A_THREAD, cores.num_cores = 0.0, lambda: 3
+cores.WORTH_A_THREAD, cores.num_cores = 0.0, lambda: 4
 generator = np.random.default_rng(0)
 inputs = generator.normal(size=(400, 3))
 outputs = (generator.uniform(size=400) < 1 / (1 + np.exp(-inputs @ [1.0, -0.5, 0.2]))).astype(float)

@@ -23,7 +23,7 @@ from klover.base.shapes import AnyArray, Float, PerComponent, PerDraw, Points, P
 from klover.importance import psis
 from klover.importance.draws import over_draws
 from klover.importance.sums import Sums, combine, stack, sums_of
-from klover.targets.cores import num_cores
+from klover.targets.cores import num_side_by_side
 from klover.targets.evaluator import Evaluator
 from klover.targets.positions import ravel_rows
 from klover.targets.target import LARGEST_INTERMEDIATE, Target, log_prob_in_blocks
@@ -145,7 +145,7 @@ class Tasks:
             chunk = _compiled_chunk(target, proposal, functions, _drawer(key, source, size, dtype), size)
             if chunk is not None:
                 # While the host adds up, an accelerator works on the next task.
-                per_device = 2 if backend != "cpu" else num_cores() if len(devices) == 1 else 1
+                per_device = 2 if backend != "cpu" else num_side_by_side() if len(devices) == 1 else 1
                 return cls(num_draws, chunk, size, per_device * len(devices), is_double, devices)
         size = _chunk_size(HOST_CHUNK, num_draws, target, proposal)
         chunk = _host_chunk(target, proposal, functions, _drawer(key, source, size, dtype))

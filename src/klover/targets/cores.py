@@ -29,7 +29,7 @@ class Cores:
 
     def __init__(self, target: Target):
         self._target = target
-        self._most = num_cores() if jax.default_backend() == "cpu" and target.num_devices < 2 else 1
+        self._most = num_side_by_side() if jax.default_backend() == "cpu" and target.num_devices < 2 else 1
         self._most_points = LARGEST_INTERMEDIATE // target.largest_intermediate
         self._pool: ThreadPoolExecutor | None = None
         self._fastest: dict[tuple[Any, int], float] = {}
@@ -91,6 +91,14 @@ def num_cores() -> int:
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     told = os.environ.get("PJRT_NPROC", "")
     return min(there, int(told)) if told.isdigit() and int(told) > 0 else there
+
+
+def num_side_by_side() -> int:
+    """Return how many compiled programs may run at a time: one fewer than there are cores, or one.
+
+    With as many as XLA has threads, two on two cores, a fit once waited for both of them without end.
+    """
+    return max(num_cores() - 1, 1)
 
 
 def threads_each(pool: Any) -> int:
